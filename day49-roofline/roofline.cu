@@ -1,0 +1,1471 @@
+// SPDX-License-Identifier: MIT
+//
+// Day 49: the roofline with measured bytes.
+//
+// Two ceilings of this GPU, measured by kernels that do nothing else (how fast DRAM copies, how
+// fast the FP32 units multiply and add), and ten kernels from earlier days under them. Each
+// kernel's bytes are COMPULSORY ones: what the algorithm asks global memory for. Divided by time
+// they give a rate that the memory never moved wherever a cache served a re-read, so some rows
+// read far above 100 % of the copy ceiling. That flaw is the lesson. This program shows it;
+// the profiler's counters (README.md) repair it. It does not tell where a byte came from.
+//
+//   build: nvcc -std=c++17 -O3 -arch=sm_75 -lineinfo -o roofline roofline.cu
+//   run:   ./roofline            (--help lists the rest)
+
+// common: includes
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <csignal>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <exception>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+// end common: includes
+
+// The blocks between `// common:` markers are the same in every day (common/lesson.cuh). The
+// lesson goes on at "Sizes and knobs".
+
+// common: errors
+constexpr int kExitOk = 0;
+constexpr int kExitFailed = 1;    // a check, a CUDA call or writing the output failed
+constexpr int kExitUsage = 2;     // a bad argument
+constexpr int kExitSkipped = 77;  // no usable GPU: the code that CTest and Automake read as a skip
+
+// Every early end is this exception: `runLesson` prints the message and returns the code, and the
+// destructors on the way out release device memory, events and streams.
+struct Stop {
+  int exitCode;
+  std::string message;
+};
+
+inline void checkCuda(cudaError_t status, const char* call, const char* file, int line) {
+  if (status == cudaSuccess) return;
+  throw Stop{kExitFailed, std::string(file) + ":" + std::to_string(line) + ": " + call +
+                              " failed: " + cudaGetErrorName(status) + " (" +
+                              std::to_string(static_cast<int>(status)) +
+                              "): " + cudaGetErrorString(status)};
+}
+#define CUDA_CHECK(call) checkCuda((call), #call, __FILE__, __LINE__)
+
+// Destructors cannot throw. While a Stop is on its way its message is the story; otherwise a failed
+// release is reported here and turns the exit code of `runLesson` to 1.
+inline bool releaseFailed = false;
+
+inline void release(cudaError_t status, const char* call) {
+  if (status == cudaSuccess || std::uncaught_exceptions() > 0) return;
+  std::fprintf(stderr, "%s failed: %s: %s\n", call, cudaGetErrorName(status),
+               cudaGetErrorString(status));
+  releaseFailed = true;
+}
+// end common: errors
+
+// common: arguments
+// The CPU build (common/cpu) compiles this same file; its header defines CUDA_DAYS_CPU.
+#ifdef CUDA_DAYS_CPU
+constexpr bool kOnCpu = true;
+#else
+constexpr bool kOnCpu = false;
+#endif
+
+enum class Mode { kTable, kCheck, kProfile };
+
+struct Options {
+  Mode mode = Mode::kTable;
+  bool json = false;
+  int device = 0;
+};
+
+struct Program {
+  int day;
+  const char* name;
+  const char* summary;  // one line for --help
+};
+
+inline std::string usage(const Program& program) {
+  return std::string("usage: ") + program.name +
+         " [--check | --profile] [--json] [--device N] [--help]\n\n" + program.summary +
+         "\n\n"
+         "  (no argument)  check every kernel, time it, print the table\n"
+         "  --check        the checks alone: for a machine without a GPU, for compute-sanitizer\n"
+         "  --json         the same run as JSON lines, and nothing else on stdout\n"
+         "  --profile      one launch per kernel in table order, no checks, for a profiler\n"
+         "  --device N     which GPU, as the CUDA runtime counts them (default 0)\n"
+         "  --help         this text\n\n"
+         "exit code: 0 all checks passed, 1 a check or a call failed, 2 bad usage,\n"
+         "           77 skipped: no usable GPU or not enough memory\n";
+}
+
+// Reads the command line. Throws Stop with kExitUsage for anything it does not know, with kExitOk
+// after printing the help, and with kExitSkipped where the CPU build is asked for times.
+inline Options parseArguments(int argc, char** argv, const Program& program) {
+  Options options;
+  const auto refuse = [&](const std::string& why) {
+    throw Stop{kExitUsage, why + "\n" + usage(program)};
+  };
+  const auto choose = [&](Mode mode, const char* argument) {
+    if (options.mode != Mode::kTable && options.mode != mode)
+      refuse(std::string(argument) + ": --check and --profile exclude each other");
+    options.mode = mode;
+  };
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    if (argument == "--help") {
+      std::fputs(usage(program).c_str(), stdout);
+      throw Stop{kExitOk, ""};
+    } else if (argument == "--check") {
+      choose(Mode::kCheck, "--check");
+    } else if (argument == "--profile") {
+      choose(Mode::kProfile, "--profile");
+    } else if (argument == "--json") {
+      options.json = true;
+    } else if (argument == "--device") {
+      if (++i == argc) refuse("--device: a device number is missing");
+      char* end = nullptr;
+      errno = 0;
+      const long number = std::strtol(argv[i], &end, 10);
+      if (end == argv[i] || *end != '\0' || errno != 0 || number < 0 || number > 1 << 20)
+        refuse(std::string("--device: '") + argv[i] + "' is not a device number (0, 1, ...)");
+      options.device = static_cast<int>(number);
+    } else {
+      refuse("unknown argument '" + argument + "'");
+    }
+  }
+  if (options.json && options.mode == Mode::kProfile)
+    refuse("--json: --profile prints no rows, so there is nothing to write as JSON");
+  if (kOnCpu && options.mode == Mode::kTable)
+    throw Stop{kExitSkipped, std::string(program.name) +
+                                 " is built for the CPU, which proves results and never speed: "
+                                 "run it with --check. Times need an NVIDIA GPU and a build "
+                                 "by nvcc."};
+  return options;
+}
+// end common: arguments
+
+// common: output
+// A full disk or a closed pipe must not end as a success, so stdout's state is looked at after
+// every line that matters and once more at the end.
+inline void flushOutput() {
+  if (std::fflush(stdout) != 0 || std::ferror(stdout))
+    throw Stop{kExitFailed, std::string("cannot write to stdout: ") + std::strerror(errno)};
+}
+
+// Runs `body(options)` and turns what it throws into a message on stderr and the exit code.
+template <class Body>
+int runLesson(int argc, char** argv, const Program& program, Body body) {
+#ifdef SIGPIPE
+  std::signal(SIGPIPE, SIG_IGN);  // so a broken pipe is a failed write, exit code 1
+#endif
+  int exitCode = kExitOk;
+  try {
+    // With stdout closed, the next file anybody opens (the driver's own) would get its number.
+    errno = 0;
+    if (std::ftell(stdout) < 0 && errno == EBADF) throw Stop{kExitFailed, "stdout is closed"};
+    try {
+      exitCode = body(parseArguments(argc, argv, program));
+    } catch (const Stop& stop) {
+      if (!stop.message.empty()) {
+        std::fflush(stdout);
+        std::fprintf(stderr, "%s\n", stop.message.c_str());
+      }
+      exitCode = stop.exitCode;
+    }
+    flushOutput();
+  } catch (const Stop& stop) {
+    std::fprintf(stderr, "%s: %s\n", program.name, stop.message.c_str());
+    exitCode = stop.exitCode;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s: %s\n", program.name, error.what());
+    exitCode = kExitFailed;
+  }
+  return exitCode == kExitOk && releaseFailed ? kExitFailed : exitCode;
+}
+// end common: output
+
+// common: device
+#ifndef CUDA_DAYS_REVISION
+#define CUDA_DAYS_REVISION "unknown"
+#endif
+#ifndef CUDA_DAYS_FLAGS
+#define CUDA_DAYS_FLAGS "unknown"
+#endif
+
+struct Device {
+  cudaDeviceProp properties;
+  int driver = 0;    // CUDA version the driver supports, 1000 * major + 10 * minor
+  int runtime = 0;   // CUDA version of the toolkit in this binary, likewise
+  int codeArch = 0;  // 10 * major + minor of the machine code the driver picked from this binary
+};
+
+inline std::string cudaVersionText(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
+#ifndef __CUDA_ARCH_LIST__  // nvcc lists what it compiled this file for: 750,900 or the like
+#define __CUDA_ARCH_LIST__ 0
+#endif
+
+inline std::string architecturesInBinary() {
+  std::string list;
+  for (const int arch : {__CUDA_ARCH_LIST__})
+    list += (list.empty() ? "sm_" : ", sm_") + std::to_string(arch / 10);
+  return list;
+}
+
+// Opens GPU `index`, or throws Stop with what is wrong and the way out. `kernel` is any kernel of
+// the program: whether the driver finds code for it tells whether the build fits the GPU.
+template <class Kernel>
+Device openDevice(int index, Kernel* kernel) {
+  Device device;
+  CUDA_CHECK(cudaRuntimeGetVersion(&device.runtime));
+  CUDA_CHECK(cudaDriverGetVersion(&device.driver));
+  if (device.driver == 0)
+    throw Stop{kExitSkipped,
+               "no NVIDIA driver is visible (WSL: update the Windows driver; Docker: --gpus all). "
+               "Without a GPU the CPU build proves the same kernels: scripts/lessons run"};
+  int count = 0;
+  const cudaError_t found = cudaGetDeviceCount(&count);
+  if (found == cudaErrorInsufficientDriver)
+    throw Stop{kExitFailed, "the driver supports CUDA " + cudaVersionText(device.driver) +
+                                ", this program was built with toolkit " +
+                                cudaVersionText(device.runtime) +
+                                ": update the driver, or build with toolkit " +
+                                cudaVersionText(device.driver) + " or older"};
+  if (found == cudaErrorNoDevice || (found == cudaSuccess && count == 0))
+    throw Stop{kExitSkipped,
+               "an NVIDIA driver is here but it shows no GPU (is CUDA_VISIBLE_DEVICES set?)"};
+  CUDA_CHECK(found);
+  if (index >= count)
+    throw Stop{kExitUsage, "--device " + std::to_string(index) + " is out of range: valid is " +
+                               (count == 1 ? "0" : "0 to " + std::to_string(count - 1))};
+  CUDA_CHECK(cudaSetDevice(index));
+  CUDA_CHECK(cudaGetDeviceProperties(&device.properties, index));
+
+  cudaFuncAttributes attributes;
+  const cudaError_t fits = cudaFuncGetAttributes(&attributes, kernel);
+  if (fits == cudaErrorNoKernelImageForDevice || fits == cudaErrorInvalidDeviceFunction ||
+      fits == cudaErrorUnsupportedPtxVersion) {
+    const std::string sm =
+        std::to_string(device.properties.major) + std::to_string(device.properties.minor);
+    throw Stop{kExitFailed, std::string("this GPU (") + device.properties.name + ") is sm_" + sm +
+                                ", the program holds " + architecturesInBinary() +
+                                ": build with -arch=sm_" + sm +
+                                " (CMake: -DCMAKE_CUDA_ARCHITECTURES=" + sm + ")"};
+  }
+  CUDA_CHECK(fits);
+  device.codeArch = attributes.binaryVersion;
+  return device;
+}
+
+// Throws Stop (77) when `bytes` of device memory are not free, before anything is allocated.
+inline void requireDeviceMemory(std::size_t bytes) {
+  std::size_t free = 0;
+  std::size_t total = 0;
+  CUDA_CHECK(cudaMemGetInfo(&free, &total));
+  if (bytes > free)
+    throw Stop{kExitSkipped, "not enough device memory: " + std::to_string(bytes >> 20) +
+                                 " MiB needed, " + std::to_string(free >> 20) + " MiB free"};
+}
+
+inline void printBanner(const Device& device) {
+  std::printf("%s%s (compute capability %d.%d), %d SMs, %.1f MiB L2\n",
+              kOnCpu ? "" : "GPU: ", device.properties.name, device.properties.major,
+              device.properties.minor, device.properties.multiProcessorCount,
+              device.properties.l2CacheSize / 1048576.0);
+  std::printf("CUDA driver %s, runtime %s, code for sm_%d\n\n",
+              cudaVersionText(device.driver).c_str(), cudaVersionText(device.runtime).c_str(),
+              device.codeArch);
+}
+// end common: device
+
+// common: memory
+// Device memory of `count` elements, freed with its owner.
+template <class T>
+class DeviceBuffer {
+ public:
+  explicit DeviceBuffer(std::size_t count) : count_(count) {
+    CUDA_CHECK(cudaMalloc(&data_, bytes()));
+  }
+  ~DeviceBuffer() {
+    if (data_ != nullptr) release(cudaFree(data_), "cudaFree");
+  }
+  DeviceBuffer(DeviceBuffer&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), count_(other.count_) {}
+  DeviceBuffer(const DeviceBuffer&) = delete;
+  DeviceBuffer& operator=(const DeviceBuffer&) = delete;
+
+  T* data() const { return data_; }
+  std::size_t count() const { return count_; }
+  std::size_t bytes() const { return count_ * sizeof(T); }
+
+ private:
+  T* data_ = nullptr;
+  std::size_t count_;
+};
+
+// Page-locked host memory: copies to and from the device run at the full speed of the bus.
+template <class T>
+class PinnedBuffer {
+ public:
+  explicit PinnedBuffer(std::size_t count) : count_(count) {
+    CUDA_CHECK(cudaMallocHost(&data_, count * sizeof(T)));
+  }
+  ~PinnedBuffer() { release(cudaFreeHost(data_), "cudaFreeHost"); }
+  PinnedBuffer(const PinnedBuffer&) = delete;
+  PinnedBuffer& operator=(const PinnedBuffer&) = delete;
+
+  T* data() const { return data_; }
+  std::size_t count() const { return count_; }
+
+ private:
+  T* data_ = nullptr;
+  std::size_t count_;
+};
+
+class Stream {
+ public:
+  Stream() { CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
+  ~Stream() { release(cudaStreamDestroy(stream_), "cudaStreamDestroy"); }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  operator cudaStream_t() const { return stream_; }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+class Event {
+ public:
+  Event() { CUDA_CHECK(cudaEventCreate(&event_)); }
+  ~Event() { release(cudaEventDestroy(event_), "cudaEventDestroy"); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  operator cudaEvent_t() const { return event_; }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+// 0xFF in every byte is a NaN in every float: an element that a kernel forgets to write cannot
+// pass for a result.
+inline void poison(void* data, std::size_t bytes, cudaStream_t stream) {
+  CUDA_CHECK(cudaMemsetAsync(data, 0xFF, bytes, stream));
+}
+// end common: memory
+
+// common: compare
+struct Verdict {
+  std::size_t checked = 0;
+  std::size_t wrong = 0;
+  double worst = 0;     // largest error among the accepted, as a fraction of what is allowed
+  std::string message;  // where the first wrong element is, and by how much it is off
+};
+
+// Compares got[row * columns + column] with want(row, column), a double, for all elements:
+// |got - want| <= absolute + relative * |want|. The test is written so that a NaN fails, and a
+// reference that is not finite fails too, since it would allow anything.
+template <class Want>
+Verdict compare(const float* got, std::size_t rows, std::size_t columns, double relative,
+                double absolute, Want want) {
+  Verdict verdict;
+  verdict.checked = rows * columns;
+  for (std::size_t row = 0; row < rows; ++row) {
+    for (std::size_t column = 0; column < columns; ++column) {
+      const std::size_t index = row * columns + column;
+      const double expected = want(row, column);
+      const double difference = got[index] - expected;
+      if (difference == 0) continue;  // never for a NaN or an infinity: inf - inf is a NaN
+      const double error = std::fabs(difference);
+      const double allowed = absolute + relative * std::fabs(expected);
+      if (!(error <= allowed) || !std::isfinite(expected)) {
+        if (verdict.wrong++ == 0) {
+          char text[200];
+          std::snprintf(text, sizeof text,
+                        "first wrong element %zu (row %zu, column %zu): got %.9g, want %.9g", index,
+                        row, column, static_cast<double>(got[index]), expected);
+          verdict.message = text;
+        }
+      } else {
+        verdict.worst = std::max(verdict.worst, error / allowed);
+      }
+    }
+  }
+  return verdict;
+}
+// end common: compare
+
+// common: timing
+using Launch = std::function<void(cudaStream_t)>;
+
+struct Timing {
+  double ms = 0;  // median over the samples of one launch's time
+  double msMin = 0;
+  double msMax = 0;
+  int samples = 0;
+  int batch = 0;  // launches per sample
+
+  double spreadPercent() const { return 100 * (msMax - msMin) / ms; }
+};
+
+constexpr double kSampleMs = 2;        // event resolution is about 0.5 microseconds
+constexpr double kWarmupWindowMs = 5;  // an idle card takes several of these to raise its clock
+constexpr double kWarmupAgreement = 0.01;
+constexpr double kWarmupLimitMs = 1000;
+constexpr int kSamples = 21;  // odd, so the median is a sample
+
+// Times `count` launches back to back with events on `stream`; milliseconds for one of them.
+inline double timeBatch(cudaStream_t stream, const Event& begin, const Event& end,
+                        const Launch& launch, int count) {
+  CUDA_CHECK(cudaEventRecord(begin, stream));
+  for (int i = 0; i < count; ++i) launch(stream);
+  CUDA_CHECK(cudaEventRecord(end, stream));
+  CUDA_CHECK(cudaEventSynchronize(end));
+  float ms = 0;
+  CUDA_CHECK(cudaEventElapsedTime(&ms, begin, end));
+  if (!std::isfinite(ms) || !(ms > 0))
+    throw Stop{kExitFailed, "timing: " + std::to_string(count) + " launches took " +
+                                std::to_string(ms) + " ms, which cannot be"};
+  return static_cast<double>(ms) / count;
+}
+
+// Launches until two successive windows agree, so that clocks have risen and modules are loaded.
+// Returns the milliseconds of one launch in the last window.
+inline double warmUp(cudaStream_t stream, const Event& begin, const Event& end,
+                     const Launch& launch) {
+  double previous = timeBatch(stream, begin, end, launch, 1);
+  for (double spent = previous; spent < kWarmupLimitMs;) {
+    const int count = std::max(1, static_cast<int>(std::ceil(kWarmupWindowMs / previous)));
+    const double now = timeBatch(stream, begin, end, launch, count);
+    spent += now * count;
+    if (std::fabs(now - previous) <= kWarmupAgreement * previous) return now;
+    previous = now;
+  }
+  return previous;
+}
+
+// Times several launches against each other: each is warmed up, then they are sampled in turn
+// (A B C A B C ...), so that clock drift meets all of them alike. One Timing each, in order.
+inline std::vector<Timing> measureInTurn(cudaStream_t stream, const std::vector<Launch>& launches) {
+  const Event begin;
+  const Event end;
+  std::vector<Timing> timings(launches.size());
+  std::vector<std::vector<double>> samples(launches.size());
+  for (std::size_t i = 0; i < launches.size(); ++i) {
+    const double ms = warmUp(stream, begin, end, launches[i]);
+    timings[i].batch = std::max(1, static_cast<int>(std::ceil(kSampleMs / ms)));
+  }
+  for (int sample = 0; sample < kSamples; ++sample)
+    for (std::size_t i = 0; i < launches.size(); ++i)
+      samples[i].push_back(timeBatch(stream, begin, end, launches[i], timings[i].batch));
+  for (std::size_t i = 0; i < launches.size(); ++i) {
+    std::sort(samples[i].begin(), samples[i].end());
+    timings[i].ms = samples[i][samples[i].size() / 2];
+    timings[i].msMin = samples[i].front();
+    timings[i].msMax = samples[i].back();
+    timings[i].samples = kSamples;
+  }
+  return timings;
+}
+
+inline Timing measure(cudaStream_t stream, const Launch& launch) {
+  return measureInTurn(stream, {launch}).front();
+}
+// end common: timing
+
+// common: clock
+// The SM clock while a kernel ran: cycles that one SM counted over the nanoseconds they took.
+struct ClockSpan {
+  long long cycles;
+  long long nanoseconds;
+
+  double megahertz() const { return 1e3 * static_cast<double>(cycles) / nanoseconds; }
+};
+
+__device__ inline ClockSpan readClock() {
+  ClockSpan now = {0, 0};
+#ifdef __CUDA_ARCH__  // on the CPU there is no such clock, and nothing is timed
+  now.cycles = clock64();
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now.nanoseconds));
+#endif
+  return now;
+}
+// end common: clock
+
+// common: json
+// One JSON object on one line, keys in the order they are added.
+class JsonLine {
+ public:
+  explicit JsonLine(const char* record) { text("record", record); }
+
+  JsonLine& text(const char* key, const std::string& value) {
+    std::string quoted = "\"";
+    for (const char c : value) {
+      const unsigned char byte = static_cast<unsigned char>(c);
+      char escaped[8];
+      if (c == '"' || c == '\\') {
+        std::snprintf(escaped, sizeof escaped, "\\%c", c);
+      } else if (byte < 0x20) {
+        std::snprintf(escaped, sizeof escaped, "\\u%04x", byte);
+      } else {
+        std::snprintf(escaped, sizeof escaped, "%c", c);
+      }
+      quoted += escaped;
+    }
+    return raw(key, quoted + "\"");
+  }
+  JsonLine& integer(const char* key, long long value) { return raw(key, std::to_string(value)); }
+  JsonLine& boolean(const char* key, bool value) { return raw(key, value ? "true" : "false"); }
+  JsonLine& number(const char* key, double value) {
+    if (!std::isfinite(value))
+      throw Stop{kExitFailed, std::string("JSON: '") + key + "' is not a finite number"};
+    char digits[32];  // "%g" prints a point: no day calls setlocale, so the locale stays "C"
+    std::snprintf(digits, sizeof digits, "%.9g", value);
+    return raw(key, digits);
+  }
+  JsonLine& timing(const Timing& timing) {
+    return number("ms", timing.ms)
+        .number("ms_min", timing.msMin)
+        .number("ms_max", timing.msMax)
+        .integer("samples", timing.samples)
+        .integer("batch", timing.batch);
+  }
+  JsonLine& metric(const char* name, double value, const char* unit) {
+    return text("metric", name).number("value", value).text("unit", unit);
+  }
+
+  std::string str() const { return "{" + body_ + "}"; }
+  void print() const {
+    std::printf("%s\n", str().c_str());
+    flushOutput();
+  }
+
+ private:
+  JsonLine& raw(const char* key, const std::string& value) {
+    if (!body_.empty()) body_ += ',';
+    body_ += std::string("\"") + key + "\":" + value;
+    return *this;
+  }
+
+  std::string body_;
+};
+
+inline constexpr int kJsonSchema = 1;  // the version in scripts/schema/row.schema.json
+
+inline void printRunRecord(const Program& program, const Device& device) {
+  const cudaDeviceProp& properties = device.properties;
+  char uuid[48] = "GPU-";
+  for (int i = 0, at = 4; i < 16; ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) uuid[at++] = '-';
+    at += std::snprintf(uuid + at, sizeof uuid - at, "%02x",
+                        static_cast<unsigned char>(properties.uuid.bytes[i]));
+  }
+  char pci[24];
+  std::snprintf(pci, sizeof pci, "%04x:%02x:%02x.0", static_cast<unsigned>(properties.pciDomainID),
+                static_cast<unsigned>(properties.pciBusID),
+                static_cast<unsigned>(properties.pciDeviceID));
+  char utc[24] = "";
+  const std::time_t now = std::time(nullptr);
+  std::strftime(utc, sizeof utc, "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&now));
+  JsonLine("run")
+      .integer("schema", kJsonSchema)
+      .integer("day", program.day)
+      .text("program", program.name)
+      .text("device", properties.name)
+      .text("cc", std::to_string(properties.major) + "." + std::to_string(properties.minor))
+      .integer("sms", properties.multiProcessorCount)
+      .integer("l2_bytes", properties.l2CacheSize)
+      .text("driver", cudaVersionText(device.driver))
+      .text("runtime", cudaVersionText(device.runtime))
+      .text("arch", "sm_" + std::to_string(device.codeArch))
+      .text("backend", kOnCpu ? "cpu" : "cuda")
+      .text("uuid", uuid)
+      .text("pci", pci)
+      .text("revision", CUDA_DAYS_REVISION)
+      .text("flags", CUDA_DAYS_FLAGS)
+      .text("utc", utc)
+      .print();
+}
+// end common: json
+
+// ---------------------------------------------------------------------------------------------
+// Sizes and knobs
+// ---------------------------------------------------------------------------------------------
+
+constexpr Program kProgram = {49, "roofline",
+                              "Day 49: ten kernels under this GPU's two measured ceilings."};
+
+constexpr int kBlock = 256;  // 4 blocks fill an SM of a T4 (1024 threads), 8 one of an H200
+
+// Streams must come from DRAM, not from the L2 cache: every buffer is at least four times the L2
+// that the GPU reports, and never under 64 MiB (a T4's L2 is 4 MiB, an H200's 60).
+constexpr std::size_t kStreamOverL2 = 4;
+constexpr std::size_t kStreamMinBytes = std::size_t(64) << 20;
+constexpr int kSideStep = 1024;  // buffers are squares whose side is a multiple of this
+
+constexpr int kStride = 32;  // floats: 128 bytes, so no two lanes of a warp share a sector
+
+constexpr int kTransposeTile = 32;                   // one warp reads one row of the tile
+constexpr int kTransposePitch = kTransposeTile + 1;  // padded: a column then falls in 32 banks
+
+// The matmul and the stencil stay small on purpose: their inputs fit in the L2 of every card from
+// a T4 on, so their re-reads are served by a cache, and the compulsory count does not know it.
+constexpr int kMatmul = 512;
+constexpr int kMatmulTile = 16;
+constexpr int kStencil = 2048;
+constexpr int kStencilX = 32;
+constexpr int kStencilY = 8;
+constexpr int kApronX = kStencilX + 2;
+constexpr int kApronY = kStencilY + 2;
+constexpr float kDiffusion = 0.2f;  // an explicit step in 2D is stable up to 1/4 (CFL)
+
+constexpr int kDegree = 256;  // 513 FLOP for 8 bytes: the one kernel right of every ridge
+constexpr float kPolynomialScale = 0.0625f;
+
+// The FMA ceiling. One FMA takes 4 cycles on every architecture from Volta on, so 8 independent
+// chains a thread cover it twice over even for one warp per scheduler. 64 steps unrolled make 512
+// FMAs per trip of the loop: its counter and branch cost 1 %. (Measured on an H200 by a probe:
+// 128 FMAs a trip reach 97.6 % of the arithmetic peak, 32 reach 91 %.)
+constexpr int kChains = 8;
+constexpr int kUnroll = 64;
+constexpr int kFmaSteps = 32768;  // milliseconds of work, so the launch itself does not count
+// x <- x * kFmaA + kFmaB: kFmaA just below 1 keeps all mantissa bits busy (adding zeros draws less
+// power and can clock higher) and still lets the result grow with every step, so that half the
+// steps give about half the value.
+constexpr float kFmaA = 1.0f - 1.0f / (1 << 20);
+constexpr float kFmaB = 1.0f / (1 << 10);
+
+static_assert(kSideStep % kBlock == 0, "a row of a stream must be whole blocks");
+static_assert(kSideStep % kTransposeTile == 0 && kSideStep % kStride == 0,
+              "full-size transposes and permutations have no partial tile");
+static_assert(kTransposeTile * kTransposeTile <= 1024,
+              "a transpose block has a thread per element");
+static_assert(kMatmul % kMatmulTile == 0, "the matmul's byte model counts whole tiles");
+static_assert(kStencil % kStencilX == 0 && kStencil % kStencilY == 0,
+              "the stencil's byte model counts whole tiles");
+static_assert(kStencilX * kStencilY == kBlock, "a stencil block has a thread per cell");
+static_assert(kFmaSteps % kUnroll == 0, "whole trips of the unrolled loop");
+static_assert((kBlock & (kBlock - 1)) == 0, "the reduction halves the block until one is left");
+static_assert(kDiffusion <= 0.25f, "the heat step is unstable above 1/4");
+
+constexpr int ceilDivide(int a, int b) { return (a + b - 1) / b; }
+
+// ---------------------------------------------------------------------------------------------
+// The copy ceiling (day 30)
+// ---------------------------------------------------------------------------------------------
+
+// One thread copies one float. A warp reads 128 adjacent bytes and writes 128: four full sectors
+// each way, nothing wasted. Yet every thread has only 4 bytes in flight, and on a card whose
+// memory is fast for its number of threads that is too little to cover the latency.
+__global__ void copyCoalesced(const float* in, float* out, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) out[i] = in[i];
+}
+
+// The same copy with the three knobs that decide how many bytes are in flight: the width of an
+// access (Vector), the loads a thread issues before its first store (kLoads), and the number of
+// blocks (as many as there are tiles, or fewer that walk on). A block owns a tile of kLoads
+// stretches of blockDim.x vectors, so every access of a warp stays coalesced.
+template <class Vector, int kLoads>
+__global__ void copyVector(const Vector* in, Vector* out, int count) {
+  const int tile = kLoads * blockDim.x;
+  for (int first = blockIdx.x * tile; first < count; first += gridDim.x * tile) {
+    Vector held[kLoads];
+#pragma unroll
+    for (int k = 0; k < kLoads; ++k) {
+      const int i = first + k * blockDim.x + threadIdx.x;
+      if (i < count) held[k] = in[i];
+    }
+#pragma unroll
+    for (int k = 0; k < kLoads; ++k) {
+      const int i = first + k * blockDim.x + threadIdx.x;
+      if (i < count) out[i] = held[k];
+    }
+  }
+}
+
+// ---------------------------------------------------------------------------------------------
+// Ten kernels from earlier days
+// ---------------------------------------------------------------------------------------------
+
+// Day 5. One thread, one element; three coalesced streams.
+__global__ void vectorAdd(const float* a, const float* b, float* out, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) out[i] = a[i] + b[i];
+}
+
+// Day 11. The same sums in another order: neighbouring lanes work kStride floats apart, so each
+// lane touches a 32-byte sector of its own and uses 4 bytes of it. blockIdx.y picks the offset
+// within a stride, which makes the walk a permutation: every index exactly once. (The tempting
+// `(i * kStride) % n` visits n / kStride indices kStride times when n is a power of two.)
+__global__ void vectorAddPermuted(const float* a, const float* b, float* out, int n) {
+  const int column = blockIdx.x * blockDim.x + threadIdx.x;
+  const int i = column * kStride + blockIdx.y;
+  if (i < n) out[i] = a[i] + b[i];
+}
+
+// Day 12. Reads along a row, writes down a column: each lane's store opens a sector of its own.
+__global__ void transposeNaive(const float* in, float* out, int side) {
+  const int column = blockIdx.x * kTransposeTile + threadIdx.x;
+  const int row = blockIdx.y * kTransposeTile + threadIdx.y;
+  if (row < side && column < side)
+    out[static_cast<std::size_t>(column) * side + row] =
+        in[static_cast<std::size_t>(row) * side + column];
+}
+
+// Day 13. The tile turns in shared memory, so reads and writes both run along rows. A warp reads a
+// column of the tile: with a pitch of 32 all lanes would meet in one bank, with 33 none do.
+__global__ void transposeTiled(const float* in, float* out, int side) {
+  __shared__ float tile[kTransposeTile][kTransposePitch];
+  int column = blockIdx.x * kTransposeTile + threadIdx.x;
+  int row = blockIdx.y * kTransposeTile + threadIdx.y;
+  if (row < side && column < side)
+    tile[threadIdx.y][threadIdx.x] = in[static_cast<std::size_t>(row) * side + column];
+  __syncthreads();
+  column = blockIdx.y * kTransposeTile + threadIdx.x;
+  row = blockIdx.x * kTransposeTile + threadIdx.y;
+  if (row < side && column < side)
+    out[static_cast<std::size_t>(row) * side + column] = tile[threadIdx.x][threadIdx.y];
+}
+
+// Day 16. One thread, one element of C = A B, both operands from global memory at every step: a
+// warp reads 32 adjacent floats of B and two addresses of A (its 16 x 16 block spans two rows).
+__global__ void matmulNaive(const float* a, const float* b, float* c, int d) {
+  const int column = blockIdx.x * kMatmulTile + threadIdx.x;
+  const int row = blockIdx.y * kMatmulTile + threadIdx.y;
+  if (row >= d || column >= d) return;
+  float sum = 0;
+  for (int k = 0; k < d; ++k) sum += a[row * d + k] * b[k * d + column];
+  c[row * d + column] = sum;
+}
+
+// Day 16. Each element of a 16 x 16 tile is loaded once and read 16 times from shared memory, so
+// global memory is asked for a sixteenth. Cells outside the matrix are zero.
+__global__ void matmulTiled(const float* a, const float* b, float* c, int d) {
+  __shared__ float tileA[kMatmulTile][kMatmulTile];
+  __shared__ float tileB[kMatmulTile][kMatmulTile];
+  const int column = blockIdx.x * kMatmulTile + threadIdx.x;
+  const int row = blockIdx.y * kMatmulTile + threadIdx.y;
+  float sum = 0;
+  for (int first = 0; first < d; first += kMatmulTile) {
+    const int columnA = first + threadIdx.x;
+    const int rowB = first + threadIdx.y;
+    tileA[threadIdx.y][threadIdx.x] = row < d && columnA < d ? a[row * d + columnA] : 0.0f;
+    tileB[threadIdx.y][threadIdx.x] = rowB < d && column < d ? b[rowB * d + column] : 0.0f;
+    __syncthreads();
+    for (int k = 0; k < kMatmulTile; ++k) sum += tileA[threadIdx.y][k] * tileB[k][threadIdx.x];
+    __syncthreads();  // nobody may overwrite the tiles that others still read
+  }
+  if (row < d && column < d) c[row * d + column] = sum;
+}
+
+// Day 24. One partial sum per block. Active threads stay adjacent, so whole warps retire as the
+// stride halves, and no two lanes meet in a bank. kBlock - 1 additions a block.
+__global__ void reduceSequentialAddressing(const float* in, float* partial, int n) {
+  __shared__ float sum[kBlock];
+  const int i = blockIdx.x * kBlock + threadIdx.x;
+  sum[threadIdx.x] = i < n ? in[i] : 0.0f;
+  __syncthreads();
+  for (int stride = kBlock / 2; stride > 0; stride /= 2) {
+    if (static_cast<int>(threadIdx.x) < stride) sum[threadIdx.x] += sum[threadIdx.x + stride];
+    __syncthreads();
+  }
+  if (threadIdx.x == 0) partial[blockIdx.x] = sum[0];
+}
+
+// Day 34. One explicit step of the heat equation, one thread a cell, 7 FLOP; the outermost ring is
+// the boundary condition and is copied. Five loads a cell: four of them somebody else's too.
+__device__ inline float heatCell(float centre, float north, float south, float west, float east) {
+  return centre + kDiffusion * (north + south + west + east - 4.0f * centre);
+}
+
+__device__ inline bool onRing(int row, int column, int g) {
+  return row == 0 || row == g - 1 || column == 0 || column == g - 1;
+}
+
+__global__ void heatStepGlobal(const float* in, float* out, int g) {
+  const int column = blockIdx.x * kStencilX + threadIdx.x;
+  const int row = blockIdx.y * kStencilY + threadIdx.y;
+  if (row >= g || column >= g) return;
+  const int i = row * g + column;
+  out[i] =
+      onRing(row, column, g) ? in[i] : heatCell(in[i], in[i - g], in[i + g], in[i - 1], in[i + 1]);
+}
+
+// Day 34. The block first loads its cells and their apron, 34 x 10 = 340 cells to make 256, and
+// then reads neighbours from shared memory.
+__global__ void heatStepTiled(const float* in, float* out, int g) {
+  __shared__ float tile[kApronY][kApronX];
+  const int left = blockIdx.x * kStencilX - 1;
+  const int top = blockIdx.y * kStencilY - 1;
+  for (int cell = threadIdx.y * kStencilX + threadIdx.x; cell < kApronX * kApronY; cell += kBlock) {
+    const int row = top + cell / kApronX;
+    const int column = left + cell % kApronX;
+    if (row >= 0 && row < g && column >= 0 && column < g)
+      tile[cell / kApronX][cell % kApronX] = in[row * g + column];
+  }
+  __syncthreads();
+  const int x = threadIdx.x + 1;
+  const int y = threadIdx.y + 1;
+  const int column = left + x;
+  const int row = top + y;
+  if (row >= g || column >= g) return;
+  out[row * g + column] =
+      onRing(row, column, g)
+          ? tile[y][x]
+          : heatCell(tile[y][x], tile[y - 1][x], tile[y + 1][x], tile[y][x - 1], tile[y][x + 1]);
+}
+
+// Day 49. 1 + x + x^2 + ... + x^256 by Horner's rule: one multiplication to scale x, then 256
+// dependent FMAs. Occupancy hides the chain's latency; the two streams are far from binding.
+__global__ void polynomialHorner(const float* in, float* out, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= n) return;
+  const float x = in[i] * kPolynomialScale;
+  float y = 1.0f;
+#pragma unroll
+  for (int k = 0; k < kDegree; ++k) y = fmaf(y, x, 1.0f);
+  out[i] = y;
+}
+
+// ---------------------------------------------------------------------------------------------
+// The FMA ceiling (day 30)
+// ---------------------------------------------------------------------------------------------
+
+// Registers only: kChains independent chains a thread, one store at the end so that the work is
+// not dead. One wave of blocks fills every SM. Block 0 also reads the SM clock around its work.
+__global__ void fmaPeak(float* out, ClockSpan* span, float a, float b, int steps) {
+  const int thread = blockIdx.x * blockDim.x + threadIdx.x;
+  float chain[kChains];
+#pragma unroll
+  for (int c = 0; c < kChains; ++c) chain[c] = static_cast<float>(thread % 7 + c);
+  ClockSpan begin = {0, 0};
+  if (thread == 0) begin = readClock();  // by one thread: the timer is slow to read
+  for (int step = 0; step < steps; step += kUnroll) {
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+#pragma unroll
+      for (int c = 0; c < kChains; ++c) chain[c] = fmaf(chain[c], a, b);
+    }
+  }
+  if (thread == 0) {
+    const ClockSpan end = readClock();
+    *span = {end.cycles - begin.cycles, end.nanoseconds - begin.nanoseconds};
+  }
+  float sum = 0;
+#pragma unroll
+  for (int c = 0; c < kChains; ++c) sum += chain[c];
+  out[thread] = sum;
+}
+
+// FP32 lanes of one SM, which is FMAs per clock: an architectural constant of the compute
+// capability (CUDA C++ Programming Guide, throughput of native arithmetic instructions).
+int fp32LanesPerSm(int major, int minor) {
+  const bool half = major < 8 || (major == 8 && minor == 0);  // Volta, Turing, GA100
+  return half ? 64 : 128;
+}
+
+// ---------------------------------------------------------------------------------------------
+// Inputs and CPU references
+// ---------------------------------------------------------------------------------------------
+
+// Small integers keep every sum exact in float. Their periods divide neither the row lengths nor
+// the tiles, so an element fetched from the wrong row or column has another value.
+float inputA(unsigned i) { return static_cast<float>(i % 7 + 1); }                    // 1 ... 7
+float inputB(unsigned i) { return static_cast<float>(static_cast<int>(i % 5) - 2); }  // -2 ... 2
+
+// Scaled by kPolynomialScale these run from -1 to 1. At both ends every one of the 256 terms
+// counts, so a chain that is one step short is seen; below 1/2 the sum has converged long before.
+float inputX(unsigned i) { return static_cast<float>(static_cast<int>(i % 33) - 16); }
+
+// What the copies and transposes move: distinct for 16,777,213 elements (the largest prime below
+// 2^24, where float stops holding every integer), so no shift of a row or a tile maps it to itself.
+float inputIndex(unsigned i) { return static_cast<float>(i % 16777213); }
+
+std::vector<double> matmulReference(int d) {
+  std::vector<double> c(static_cast<std::size_t>(d) * d, 0.0);
+  for (int row = 0; row < d; ++row)
+    for (int k = 0; k < d; ++k)
+      for (int column = 0; column < d; ++column)
+        c[row * d + column] += double(inputA(row * d + k)) * inputB(k * d + column);
+  return c;
+}
+
+double heatReference(int row, int column, int g) {
+  const auto at = [g](int y, int x) { return double(inputA(y * g + x)); };
+  const double centre = at(row, column);
+  if (row == 0 || row == g - 1 || column == 0 || column == g - 1) return centre;
+  return centre + 0.2 * (at(row - 1, column) + at(row + 1, column) + at(row, column - 1) +
+                         at(row, column + 1) - 4 * centre);
+}
+
+double polynomialReference(double x) {
+  double sum = 0;
+  double power = 1;
+  for (int k = 0; k <= kDegree; ++k, power *= x) sum += power;
+  return sum;
+}
+
+double fmaReference(int thread) {
+  double sum = 0;
+  for (int c = 0; c < kChains; ++c) {
+    double chain = thread % 7 + c;
+    for (int step = 0; step < kFmaSteps; ++step) chain = chain * kFmaA + kFmaB;
+    sum += chain;
+  }
+  return sum;
+}
+
+// ---------------------------------------------------------------------------------------------
+// The table of kernels
+// ---------------------------------------------------------------------------------------------
+
+// How large the problem is. The run has two: the timed one, and a small ragged one that no launch
+// shape divides, on which every guard and every partial tile is checked.
+struct Sizes {
+  int side;  // the streams hold side x side floats
+  int matmul;
+  int stencil;
+
+  int n() const { return side * side; }
+};
+
+// 1238^2 = 1,532,644 is a multiple of 4, as float4 needs, and of none of 8, 32 or 256; 131 is
+// prime.
+constexpr Sizes kRagged = {1238, 131, 131};
+constexpr int kRaggedThreads = 3 * kBlock;
+
+Sizes timedSizes(const cudaDeviceProp& gpu) {
+  const std::size_t bytes =
+      std::max(kStreamMinBytes, kStreamOverL2 * static_cast<std::size_t>(gpu.l2CacheSize));
+  int side = kSideStep;
+  while (sizeof(float) * side * side < bytes) side += kSideStep;
+  return {side, kMatmul, kStencil};
+}
+
+// Everything on the GPU. Each buffer has exactly the size its kernels may touch, so that a step
+// outside leaves the allocation, where compute-sanitizer and the CPU build see it.
+struct Buffers {
+  Buffers(const Sizes& sizes, int fmaThreads)
+      : a(sizes.n()),
+        b(sizes.n()),
+        x(sizes.n()),
+        index(sizes.n()),
+        out(sizes.n()),
+        matrixA(sizes.matmul * sizes.matmul),
+        matrixB(sizes.matmul * sizes.matmul),
+        matrixC(sizes.matmul * sizes.matmul),
+        heatIn(sizes.stencil * sizes.stencil),
+        heatOut(sizes.stencil * sizes.stencil),
+        partial(ceilDivide(sizes.n(), kBlock)),
+        fmaOut(fmaThreads),
+        span(1) {}
+
+  static std::size_t bytes(const Sizes& sizes, int fmaThreads) {
+    const std::size_t n = sizes.n();
+    return sizeof(float) * (5 * n + 3 * sizes.matmul * sizes.matmul +
+                            2 * sizes.stencil * sizes.stencil + n / kBlock + fmaThreads);
+  }
+
+  DeviceBuffer<float> a, b, x, index, out;
+  DeviceBuffer<float> matrixA, matrixB, matrixC;
+  DeviceBuffer<float> heatIn, heatOut;
+  DeviceBuffer<float> partial;
+  DeviceBuffer<float> fmaOut;
+  DeviceBuffer<ClockSpan> span;
+};
+
+void uploadInputs(const Buffers& buffers, const PinnedBuffer<float>& staging, cudaStream_t stream) {
+  const auto upload = [&](const DeviceBuffer<float>& to, float (*value)(unsigned)) {
+    for (unsigned i = 0; i < to.count(); ++i) staging.data()[i] = value(i);
+    CUDA_CHECK(
+        cudaMemcpyAsync(to.data(), staging.data(), to.bytes(), cudaMemcpyHostToDevice, stream));
+    CUDA_CHECK(cudaStreamSynchronize(stream));
+  };
+  upload(buffers.a, inputA);
+  upload(buffers.b, inputB);
+  upload(buffers.x, inputX);
+  upload(buffers.index, inputIndex);
+  upload(buffers.matrixA, inputA);
+  upload(buffers.matrixB, inputB);
+  upload(buffers.heatIn, inputA);
+}
+
+// One kernel: its models, its only launch, and how its output is judged.
+struct Row {
+  const char* variant;
+  const char* symbol;  // the kernel's name, by which the profiler's export is joined
+  int day;
+  double flop;
+  double bytes;  // compulsory: asked of global memory, whoever answers
+  Launch launch;
+  const DeviceBuffer<float>* output;
+  std::function<Verdict(const float* got)> check;
+};
+
+constexpr double kTolerance = 1e-5;  // relative; sums of small integers come out exact anyway
+constexpr double kLiveness = 0.01;   // of 32768 rounded steps; half the steps would be 50 % off
+constexpr double kFloatBytes = sizeof(float);
+
+// Makes the judge of an output of rows x columns floats.
+template <class Want>
+std::function<Verdict(const float*)> judge(std::size_t rows, std::size_t columns, double tolerance,
+                                           Want want) {
+  return [=](const float* got) { return compare(got, rows, columns, tolerance, 0.0, want); };
+}
+
+// The twelve kernels in the order of the page: the copy, ten rows, the FMA.
+std::vector<Row> makeRows(const Sizes& sizes, const Buffers& at) {
+  const int n = sizes.n();
+  const int side = sizes.side;
+  const int d = sizes.matmul;
+  const int g = sizes.stencil;
+  const int threads = static_cast<int>(at.fmaOut.count());
+  const double d3 = double(d) * d * d;
+  const double cells = double(g - 2) * (g - 2);
+
+  const int blocks = ceilDivide(n, kBlock);
+  const dim3 permutedGrid(ceilDivide(ceilDivide(n, kStride), kBlock), kStride);
+  const dim3 transposeBlock(kTransposeTile, kTransposeTile);
+  const dim3 transposeGrid(ceilDivide(side, kTransposeTile), ceilDivide(side, kTransposeTile));
+  const dim3 matmulBlock(kMatmulTile, kMatmulTile);
+  const dim3 matmulGrid(ceilDivide(d, kMatmulTile), ceilDivide(d, kMatmulTile));
+  const dim3 stencilBlock(kStencilX, kStencilY);
+  const dim3 stencilGrid(ceilDivide(g, kStencilX), ceilDivide(g, kStencilY));
+  const double tiles = double(stencilGrid.x) * stencilGrid.y;
+
+  const float* a = at.a.data();
+  const float* b = at.b.data();
+  const float* x = at.x.data();
+  const float* index = at.index.data();
+  float* out = at.out.data();
+  const float* matrixA = at.matrixA.data();
+  const float* matrixB = at.matrixB.data();
+  float* matrixC = at.matrixC.data();
+  const float* heatIn = at.heatIn.data();
+  float* heatOut = at.heatOut.data();
+  float* partial = at.partial.data();
+  float* fmaOut = at.fmaOut.data();
+  ClockSpan* span = at.span.data();
+
+  const auto copied = judge(side, side, 0, [=](unsigned row, unsigned column) {
+    return inputIndex(row * side + column);
+  });
+  const auto added =
+      judge(1, n, kTolerance, [](unsigned, unsigned i) { return double(inputA(i)) + inputB(i); });
+  const auto transposed = judge(side, side, 0, [=](unsigned row, unsigned column) {
+    return inputIndex(column * side + row);
+  });
+  const auto multiplied =
+      judge(d, d, kTolerance, [d, want = matmulReference(d)](unsigned row, unsigned column) {
+        return want[row * d + column];
+      });
+  const auto reduced = judge(1, blocks, kTolerance, [n](unsigned, unsigned block) {
+    double sum = 0;
+    const unsigned end = std::min<unsigned>(n, (block + 1) * kBlock);
+    for (unsigned i = block * kBlock; i < end; ++i) sum += inputA(i);
+    return sum;
+  });
+  const auto heated = judge(g, g, kTolerance, [g](unsigned row, unsigned column) {
+    return heatReference(row, column, g);
+  });
+  std::vector<double> polynomials;  // inputX repeats after 33, so there are 33 results
+  for (int i = 0; i < 33; ++i)
+    polynomials.push_back(polynomialReference(double(inputX(i)) * kPolynomialScale));
+  const auto evaluated =
+      judge(1, n, kTolerance, [polynomials](unsigned, unsigned i) { return polynomials[i % 33]; });
+  std::vector<double> chains;  // and the chains' starts repeat after 7 threads
+  for (int thread = 0; thread < 7; ++thread) chains.push_back(fmaReference(thread));
+  const auto alive = judge(1, threads, kLiveness,
+                           [chains](unsigned, unsigned thread) { return chains[thread % 7]; });
+
+  return {
+      {"ceiling-copy", "copyCoalesced", 30, 0, kFloatBytes * 2 * n,
+       [=](cudaStream_t stream) { copyCoalesced<<<blocks, kBlock, 0, stream>>>(index, out, n); },
+       &at.out, copied},
+      {"vector add", "vectorAdd", 5, double(n), kFloatBytes * 3 * n,
+       [=](cudaStream_t stream) { vectorAdd<<<blocks, kBlock, 0, stream>>>(a, b, out, n); },
+       &at.out, added},
+      {"vector add, stride 32", "vectorAddPermuted", 11, double(n), kFloatBytes * 3 * n,
+       [=](cudaStream_t stream) {
+         vectorAddPermuted<<<permutedGrid, kBlock, 0, stream>>>(a, b, out, n);
+       },
+       &at.out, added},
+      {"transpose, naive", "transposeNaive", 12, 0, kFloatBytes * 2 * n,
+       [=](cudaStream_t stream) {
+         transposeNaive<<<transposeGrid, transposeBlock, 0, stream>>>(index, out, side);
+       },
+       &at.out, transposed},
+      {"transpose, tiled", "transposeTiled", 13, 0, kFloatBytes * 2 * n,
+       [=](cudaStream_t stream) {
+         transposeTiled<<<transposeGrid, transposeBlock, 0, stream>>>(index, out, side);
+       },
+       &at.out, transposed},
+      {"matmul, naive", "matmulNaive", 16, 2 * d3, kFloatBytes * (2 * d3 + double(d) * d),
+       [=](cudaStream_t stream) {
+         matmulNaive<<<matmulGrid, matmulBlock, 0, stream>>>(matrixA, matrixB, matrixC, d);
+       },
+       &at.matrixC, multiplied},
+      {"matmul, tiled 16", "matmulTiled", 16, 2 * d3,
+       kFloatBytes * (2 * d3 / kMatmulTile + double(d) * d),
+       [=](cudaStream_t stream) {
+         matmulTiled<<<matmulGrid, matmulBlock, 0, stream>>>(matrixA, matrixB, matrixC, d);
+       },
+       &at.matrixC, multiplied},
+      {"block reduction", "reduceSequentialAddressing", 24, double(n) - blocks,
+       kFloatBytes * (double(n) + blocks),
+       [=](cudaStream_t stream) {
+         reduceSequentialAddressing<<<blocks, kBlock, 0, stream>>>(a, partial, n);
+       },
+       &at.partial, reduced},
+      {"stencil, global", "heatStepGlobal", 34, 7 * cells, kFloatBytes * 6 * cells,
+       [=](cudaStream_t stream) {
+         heatStepGlobal<<<stencilGrid, stencilBlock, 0, stream>>>(heatIn, heatOut, g);
+       },
+       &at.heatOut, heated},
+      {"stencil, tiled", "heatStepTiled", 34, 7 * cells,
+       kFloatBytes * (kApronX * kApronY * tiles + cells),
+       [=](cudaStream_t stream) {
+         heatStepTiled<<<stencilGrid, stencilBlock, 0, stream>>>(heatIn, heatOut, g);
+       },
+       &at.heatOut, heated},
+      {"polynomial, 256", "polynomialHorner", 49, (2.0 * kDegree + 1) * n, kFloatBytes * 2 * n,
+       [=](cudaStream_t stream) { polynomialHorner<<<blocks, kBlock, 0, stream>>>(x, out, n); },
+       &at.out, evaluated},
+      {"ceiling-fma", "fmaPeak", 30, 2.0 * kChains * kFmaSteps * threads, 0,
+       [=](cudaStream_t stream) {
+         fmaPeak<<<threads / kBlock, kBlock, 0, stream>>>(fmaOut, span, kFmaA, kFmaB, kFmaSteps);
+       },
+       &at.fmaOut, alive},
+  };
+}
+
+// One shape of copy: copyVector of kLoads vectors a thread, by at most `blockLimit` blocks.
+template <class Vector, int kLoads>
+Row copyShape(const char* variant, const Row& plain, const Sizes& sizes, const Buffers& at,
+              int blockLimit) {
+  const int count = static_cast<int>(sizes.n() / (sizeof(Vector) / sizeof(float)));
+  const int blocks = std::min(ceilDivide(count, kBlock * kLoads), blockLimit);
+  const Vector* in = reinterpret_cast<const Vector*>(at.index.data());
+  Vector* out = reinterpret_cast<Vector*>(at.out.data());
+  Row row = plain;
+  row.variant = variant;
+  row.symbol = "copyVector";
+  row.launch = [=](cudaStream_t stream) {
+    copyVector<Vector, kLoads><<<blocks, kBlock, 0, stream>>>(in, out, count);
+  };
+  return row;
+}
+
+// The copies that compete for the ceiling, copyCoalesced first, and last the control.
+std::vector<Row> makeCopyShapes(const Row& plain, const Sizes& sizes, const Buffers& at) {
+  const int residentBlocks = static_cast<int>(at.fmaOut.count()) / kBlock;  // one full wave
+  constexpr int kOnePass = 1 << 30;  // as many blocks as there are tiles
+  Row coalesced = plain;
+  coalesced.variant = "float x 1";
+  Row library = plain;  // the driver's own copy: a control, not a candidate
+  library.variant = "cudaMemcpy";
+  library.symbol = "cudaMemcpyAsync";
+  library.launch = [&at](cudaStream_t stream) {
+    CUDA_CHECK(cudaMemcpyAsync(at.out.data(), at.index.data(), at.out.bytes(),
+                               cudaMemcpyDeviceToDevice, stream));
+  };
+  return {
+      coalesced,
+      copyShape<float2, 1>("float2 x 1", plain, sizes, at, kOnePass),
+      copyShape<float4, 1>("float4 x 1", plain, sizes, at, kOnePass),
+      copyShape<float4, 2>("float4 x 2", plain, sizes, at, kOnePass),
+      copyShape<float4, 4>("float4 x 4", plain, sizes, at, kOnePass),
+      copyShape<float, 4>("float x 4", plain, sizes, at, kOnePass),
+      copyShape<float4, 1>("float4 x 1, resident", plain, sizes, at, residentBlocks),
+      copyShape<float4, 4>("float4 x 4, resident", plain, sizes, at, residentBlocks),
+      library,
+  };
+}
+
+// One size of the whole: its memory, and the kernels bound to it.
+struct Problem {
+  Problem(const Sizes& of, int residentThreads)
+      : sizes(of),
+        buffers(sizes, residentThreads),
+        rows(makeRows(sizes, buffers)),
+        shapes(makeCopyShapes(rows.front(), sizes, buffers)) {}
+
+  // The rows of the table: all but the two ceilings, which stand first and last.
+  const Row& table(std::size_t i) const { return rows[i + 1]; }
+
+  const Sizes sizes;
+  const Buffers buffers;
+  const std::vector<Row> rows;    // the twelve of the page
+  const std::vector<Row> shapes;  // the copies
+};
+
+// ---------------------------------------------------------------------------------------------
+// Checking
+// ---------------------------------------------------------------------------------------------
+
+// Launches a row once. An error of the launch, or of the kernel while it runs, names the kernel.
+void runRow(const Row& row, cudaStream_t stream) {
+  row.launch(stream);
+  cudaError_t status = cudaGetLastError();
+  if (status == cudaSuccess) status = cudaStreamSynchronize(stream);
+  if (status != cudaSuccess)
+    throw Stop{kExitFailed, std::string("kernel ") + row.symbol + ": " + cudaGetErrorName(status) +
+                                ": " + cudaGetErrorString(status)};
+}
+
+// Runs every row on poisoned output and judges all of it; returns how many rows failed.
+int checkRows(const std::vector<Row>& rows, const char* size, const Options& options,
+              const PinnedBuffer<float>& staging, cudaStream_t stream) {
+  int failed = 0;
+  for (const Row& row : rows) {
+    poison(row.output->data(), row.output->bytes(), stream);
+    runRow(row, stream);
+    CUDA_CHECK(cudaMemcpyAsync(staging.data(), row.output->data(), row.output->bytes(),
+                               cudaMemcpyDeviceToHost, stream));
+    CUDA_CHECK(cudaStreamSynchronize(stream));
+    const Verdict verdict = row.check(staging.data());
+    if (verdict.wrong > 0) {
+      ++failed;
+      std::fprintf(stderr, "FAILED %s (%s, %s size): %zu of %zu wrong, %s\n", row.symbol,
+                   row.variant, size, verdict.wrong, verdict.checked, verdict.message.c_str());
+    }
+    if (options.json) {
+      JsonLine line("check");
+      line.integer("day", row.day)
+          .text("variant", row.variant)
+          .text("symbol", row.symbol)
+          .text("size", size)
+          .boolean("ok", verdict.wrong == 0)
+          .integer("checked", static_cast<long long>(verdict.checked))
+          .integer("wrong", static_cast<long long>(verdict.wrong))
+          .number("worst", verdict.worst);
+      if (verdict.wrong > 0) line.text("message", verdict.message);
+      line.print();
+    } else if (options.mode == Mode::kCheck) {
+      std::printf("%-26s %-20s %-6s %9zu values, worst error %5.1f %% of allowed  %s\n", row.symbol,
+                  row.variant, size, verdict.checked, 100 * verdict.worst,
+                  verdict.wrong == 0 ? "ok" : "FAILED");
+      flushOutput();
+    }
+  }
+  return failed;
+}
+
+// ---------------------------------------------------------------------------------------------
+// Timing and the report
+// ---------------------------------------------------------------------------------------------
+
+// The two ceilings and what stands behind them.
+struct Ceilings {
+  std::vector<Timing> copies;  // one per shape
+  std::size_t best = 0;        // the fastest shape
+  double copyGbps = 0;
+  Timing fma;
+  double fmaGflops = 0;
+  double fmaTheory = 0;  // GFLOP/s of all lanes at the clock measured while fmaPeak ran
+  double clockMhz = 0;
+
+  double ridge() const { return fmaGflops / copyGbps; }
+};
+
+double gigaPerSecond(double amount, double ms) { return amount / ms * 1e-6; }
+
+Ceilings measureCeilings(const Problem& problem, const cudaDeviceProp& gpu, cudaStream_t stream) {
+  const Buffers& buffers = problem.buffers;
+  const Row& fmaRow = problem.rows.back();
+  Ceilings ceilings;
+
+  // The arithmetic first: its warm-up raises the clocks for everything that follows.
+  ceilings.fma = measure(stream, fmaRow.launch);
+  ceilings.fmaGflops = gigaPerSecond(fmaRow.flop, ceilings.fma.ms);
+  ClockSpan span;
+  CUDA_CHECK(
+      cudaMemcpyAsync(&span, buffers.span.data(), sizeof span, cudaMemcpyDeviceToHost, stream));
+  CUDA_CHECK(cudaStreamSynchronize(stream));
+  ceilings.clockMhz = span.megahertz();
+  ceilings.fmaTheory =
+      1e-3 * ceilings.clockMhz * 2 * fp32LanesPerSm(gpu.major, gpu.minor) * gpu.multiProcessorCount;
+  if (!(ceilings.fmaGflops <= 1.02 * ceilings.fmaTheory))
+    throw Stop{kExitFailed, "fmaPeak reads " + std::to_string(ceilings.fmaGflops) +
+                                " GFLOP/s, above the " + std::to_string(ceilings.fmaTheory) +
+                                " that the SMs can do at the measured clock: the time is wrong"};
+
+  std::vector<Launch> launches;
+  for (const Row& shape : problem.shapes) launches.push_back(shape.launch);
+  ceilings.copies = measureInTurn(stream, launches);
+  for (std::size_t i = 1; i + 1 < problem.shapes.size(); ++i)
+    if (ceilings.copies[i].ms < ceilings.copies[ceilings.best].ms) ceilings.best = i;
+  ceilings.copyGbps =
+      gigaPerSecond(problem.shapes[ceilings.best].bytes, ceilings.copies[ceilings.best].ms);
+  return ceilings;
+}
+
+// Left of the ridge the copy ceiling binds, right of it the FMA ceiling.
+bool leftOfRidge(const Row& row, const Ceilings& ceilings) {
+  return row.flop / row.bytes < ceilings.ridge();
+}
+
+double percentOfCeiling(const Row& row, const Timing& timing, const Ceilings& ceilings) {
+  return leftOfRidge(row, ceilings) ? 100 * gigaPerSecond(row.bytes, timing.ms) / ceilings.copyGbps
+                                    : 100 * gigaPerSecond(row.flop, timing.ms) / ceilings.fmaGflops;
+}
+
+void printTable(const Problem& problem, const Ceilings& ceilings,
+                const std::vector<Timing>& timings) {
+  std::printf("The two ends of this card's roofline, both measured\n");
+  std::printf("  %-32s %9s %8s\n", "", "ms", "spread");
+  for (std::size_t i = 0; i < problem.shapes.size(); ++i) {
+    const Row& shape = problem.shapes[i];
+    const Timing& timing = ceilings.copies[i];
+    const double gbps = gigaPerSecond(shape.bytes, timing.ms);
+    std::printf("  copy, %-26s %9.4f %6.1f %% %9.1f GB/s    %5.1f %%%s\n", shape.variant, timing.ms,
+                timing.spreadPercent(), gbps, 100 * gbps / ceilings.copyGbps,
+                i == ceilings.best ? "  <- the copy ceiling" : "");
+  }
+  std::printf("  %-32s %9.4f %6.1f %% %9.1f GFLOP/s  100.0 %%  <- the FMA ceiling\n",
+              "fma, 8 chains", ceilings.fma.ms, ceilings.fma.spreadPercent(), ceilings.fmaGflops);
+  std::printf("  %-32s %28.1f GFLOP/s %6.1f %%  (SM clock %.0f MHz, measured)\n",
+              "SMs x lanes x 2 x clock", ceilings.fmaTheory,
+              100 * ceilings.fmaTheory / ceilings.fmaGflops, ceilings.clockMhz);
+  std::printf("  %-32s %28.2f FLOP/byte\n", "ridge point", ceilings.ridge());
+  std::printf(
+      "\"float x 1\" is copyCoalesced, one float a thread; \"float4 x 2\" is two float4 a thread,\n"
+      "\"resident\" no more blocks than fit at once. Below the ridge point nothing on this card\n"
+      "can be compute bound, whatever its arithmetic looks like.\n\n");
+
+  std::printf("Ten kernels, with the bytes the algorithm asks for\n");
+  std::printf("%-22s %3s %9s %9s %8s %9s %10s  %s\n", "kernel", "day", "FLOP/byte", "ms", "spread",
+              "asked MB", "asked GB/s", "% of ceiling");
+  std::size_t left = 0;
+  std::size_t above = 0;
+  for (std::size_t i = 0; i < timings.size(); ++i) {
+    const Row& row = problem.table(i);
+    const double percent = percentOfCeiling(row, timings[i], ceilings);
+    left += leftOfRidge(row, ceilings);
+    above += percent > 100;
+    std::printf("%-22s %3d %9.3f %9.4f %6.1f %% %9.1f %10.1f %7.1f %s%s\n", row.variant, row.day,
+                row.flop / row.bytes, timings[i].ms, timings[i].spreadPercent(), row.bytes * 1e-6,
+                gigaPerSecond(row.bytes, timings[i].ms), percent,
+                leftOfRidge(row, ceilings) ? "copy" : "fma", percent > 100 ? " *" : "");
+  }
+  std::printf(
+      "\n%zu of the %zu sit left of the ridge point, so for those the sloped ceiling (copy) is\n"
+      "the one that binds.\n\n"
+      "The byte columns are COMPULSORY: what the algorithm asks global memory for. Divided by\n"
+      "the measured time they count a byte that a cache served as if DRAM had moved it. Any row\n"
+      "over 100 %% (marked *, here %zu) is the tell: DRAM cannot have done that. What it did\n"
+      "move, the hardware counters say: README.md.\n",
+      left, timings.size(), above);
+}
+
+void printJson(const Problem& problem, const Ceilings& ceilings,
+               const std::vector<Timing>& timings) {
+  const auto line = [](const char* record, const Row& row, const Timing& timing) {
+    return JsonLine(record)
+        .integer("day", row.day)
+        .text("variant", row.variant)
+        .text("symbol", row.symbol)
+        .timing(timing)
+        .integer("flop", static_cast<long long>(row.flop))
+        .integer("bytes", static_cast<long long>(row.bytes));
+  };
+  Row copy = problem.shapes[ceilings.best];
+  const char* shape = copy.variant;
+  copy.variant = problem.rows.front().variant;
+  line("ceiling", copy, ceilings.copies[ceilings.best])
+      .metric("gbps", ceilings.copyGbps, "GB/s")
+      .text("shape", shape)
+      .print();
+  line("ceiling", problem.rows.back(), ceilings.fma)
+      .metric("gflops", ceilings.fmaGflops, "GFLOP/s")
+      .number("clock_mhz", ceilings.clockMhz)
+      .number("theory", ceilings.fmaTheory)
+      .print();
+  JsonLine("ridge")
+      .integer("day", kProgram.day)
+      .text("variant", "ridge-point")
+      .metric("ridge", ceilings.ridge(), "FLOP/byte")
+      .print();
+  for (std::size_t i = 0; i < timings.size(); ++i) {
+    const Row& row = problem.table(i);
+    line("row", row, timings[i])
+        .metric("ms", timings[i].ms, "ms")
+        .number("percent", percentOfCeiling(row, timings[i], ceilings))
+        .text("ceiling", leftOfRidge(row, ceilings) ? "copy" : "fma")
+        .print();
+  }
+  for (std::size_t i = 0; i < problem.shapes.size(); ++i)
+    line("shape", problem.shapes[i], ceilings.copies[i])
+        .metric("gbps", gigaPerSecond(problem.shapes[i].bytes, ceilings.copies[i].ms), "GB/s")
+        .print();
+}
+
+// ---------------------------------------------------------------------------------------------
+
+int runDay(const Options& options) {
+  const Device device = openDevice(options.device, copyCoalesced);
+  const cudaDeviceProp& gpu = device.properties;
+  const Sizes sizes = timedSizes(gpu);
+  const int residentThreads =
+      gpu.multiProcessorCount * (gpu.maxThreadsPerMultiProcessor / kBlock) * kBlock;
+  requireDeviceMemory(Buffers::bytes(sizes, residentThreads));
+
+  if (options.json) {
+    printRunRecord(kProgram, device);
+  } else {
+    printBanner(device);
+    std::printf(
+        "Streams of %d x %d floats (%.0f MiB each, %.1f x L2), matmul %d cubed, tile %d,\n"
+        "stencil %d squared.\n\n",
+        sizes.side, sizes.side, kFloatBytes * sizes.n() / 1048576,
+        kFloatBytes * sizes.n() / gpu.l2CacheSize, sizes.matmul, kMatmulTile, sizes.stencil);
+  }
+
+  const Stream stream;
+  const PinnedBuffer<float> staging(sizes.n());
+  const auto check = [&](const Problem& problem, const char* size) {
+    return checkRows(problem.rows, size, options, staging, stream) +
+           checkRows(problem.shapes, size, options, staging, stream);
+  };
+
+  int failed = 0;
+  if (options.mode != Mode::kProfile) {
+    const Problem ragged(kRagged, kRaggedThreads);
+    uploadInputs(ragged.buffers, staging, stream);
+    failed += check(ragged, "ragged");
+  }
+  const Problem problem(sizes, residentThreads);
+  uploadInputs(problem.buffers, staging, stream);
+  if (options.mode == Mode::kProfile) {
+    for (const Row& row : problem.rows) runRow(row, stream);
+    return kExitOk;
+  }
+  if (failed == 0)
+    failed += check(problem, "full");  // the large problem once the small one is right
+  if (failed > 0) {
+    std::fprintf(stderr, "%d checks FAILED, so no times are printed\n", failed);
+    return kExitFailed;
+  }
+  if (!options.json)
+    std::printf("All %zu kernels match their CPU reference at every element, full and ragged.\n\n",
+                problem.rows.size());
+  if (options.mode == Mode::kCheck) return kExitOk;
+
+  const Ceilings ceilings = measureCeilings(problem, gpu, stream);
+  std::vector<Timing> timings;
+  for (std::size_t i = 0; i < problem.rows.size() - 2; ++i)
+    timings.push_back(measure(stream, problem.table(i).launch));
+  (options.json ? printJson : printTable)(problem, ceilings, timings);
+  return kExitOk;
+}
+
+int main(int argc, char** argv) { return runLesson(argc, argv, kProgram, runDay); }
