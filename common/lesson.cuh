@@ -293,7 +293,7 @@ class DeviceBuffer {
   DeviceBuffer(const DeviceBuffer&) = delete;
   DeviceBuffer& operator=(const DeviceBuffer&) = delete;
 
-  T* data() const { return data_; }
+  operator T*() const { return data_; }  // so that it stands for its pointer in a launch
   std::size_t count() const { return count_; }
   std::size_t bytes() const { return count_ * sizeof(T); }
 
@@ -313,7 +313,7 @@ class PinnedBuffer {
   PinnedBuffer(const PinnedBuffer&) = delete;
   PinnedBuffer& operator=(const PinnedBuffer&) = delete;
 
-  T* data() const { return data_; }
+  operator T*() const { return data_; }
   std::size_t count() const { return count_; }
 
  private:
@@ -406,7 +406,7 @@ struct Timing {
   double spreadPercent() const { return 100 * (msMax - msMin) / ms; }
 };
 
-constexpr double kSampleMs = 2;        // event resolution is about 0.5 microseconds
+constexpr double kSampleMs = 1;        // event resolution is about 0.5 microseconds
 constexpr double kWarmupWindowMs = 5;  // an idle card takes several of these to raise its clock
 constexpr double kWarmupAgreement = 0.01;
 constexpr double kWarmupLimitMs = 1000;

@@ -64,8 +64,8 @@ FAULTS = {
         Fault(
             "half of the library's copy",
             "cudaMemcpyAsync",
-            "at.index.data(), at.out.bytes(),",
-            "at.index.data(), at.out.bytes() / 2,",
+            "at.out, at.index, at.out.bytes(),",
+            "at.out, at.index, at.out.bytes() / 2,",
         ),
         Fault(
             "transpose swaps its store",

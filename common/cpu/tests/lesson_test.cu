@@ -139,12 +139,11 @@ void testMemory() {
     const DeviceBuffer<float> moved(std::move(buffer));
     CUDA_CHECK(cudaMemGetInfo(&during, &total));
     const Stream stream;
-    poison(moved.data(), moved.bytes(), stream);
+    poison(moved, moved.bytes(), stream);
     const PinnedBuffer<float> host(moved.count());
-    CUDA_CHECK(
-        cudaMemcpyAsync(host.data(), moved.data(), moved.bytes(), cudaMemcpyDeviceToHost, stream));
+    CUDA_CHECK(cudaMemcpyAsync(host, moved, moved.bytes(), cudaMemcpyDeviceToHost, stream));
     CUDA_CHECK(cudaStreamSynchronize(stream));
-    expect(std::isnan(host.data()[0]) && std::isnan(host.data()[host.count() - 1]),
+    expect(std::isnan(host[0]) && std::isnan(host[host.count() - 1]),
            "poison is a NaN from the first element to the last");
   }
   CUDA_CHECK(cudaMemGetInfo(&after, &total));
