@@ -1,0 +1,1052 @@
+#!/usr/bin/env python3
+"""Record what the days measure on a GPU, prove that the records are whole, and set another run beside them.
+
+  record   on a machine with a GPU: build the days for it, run them, write profile/<gpu>/ (all of it or nothing)
+  verify   fail if a recorded file was edited, is missing, too much or stale, or if a README shows anything else
+  readme   write the recorded tables and the source snippets into the READMEs; --check only compares
+  compare  run the days here (or take --from RUN.jsonl) and set each figure beside the recorded one
+
+profile/<gpu>/manifest.json says where every file of its folder comes from: `days` holds for each recorded day the GPU,
+driver, toolkit, date, revision and commands; `files` holds for each file its SHA-256, its number of bytes, four hex
+digits per line (to name an edited line), the day's source and that source's digest *as code*, which no comment and no
+white space changes, and every token does.
+
+A README block stands between two marker lines, each alone on its line:
+  <!-- begin recorded: profile/h200/day49.txt -->                <!-- end recorded -->
+  <!-- begin snippet: day49-roofline/roofline.cu NAME -->        <!-- end snippet -->
+A snippet is what stands between `// snippet: NAME` and `// end snippet: NAME` in the source.
+
+Exit code: 0 fine; 1 something is wrong, one line each: path[:line]: problem: way out; 2 bad usage;
+77 cannot run here (no GPU, no nvcc, or too little GPU memory).
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import datetime
+import hashlib
+import json
+import math
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Callable
+
+from sync_common import write_whole
+
+EXIT_WRONG = 1
+EXIT_USAGE = 2
+EXIT_SKIPPED = 77  # the code that CTest and Automake read as a skip
+
+MANIFEST_SCHEMA = 1
+ROW_SCHEMA = 1  # "schema" of the run record in scripts/schema/row.schema.json
+DAY_SOURCES = "day[0-9][0-9]-*/*.cu"
+A_SOURCE = re.compile(r"day[0-9]{2}-[\w-]+/[\w-]+\.cu")
+READMES = ("README.md", "day[0-9][0-9]-*/README.md", "profile/README.md")
+NOT_YET = "not yet recorded"
+RUN_LIMIT_S = 1200  # a day takes seconds, under the profiler a minute or two: longer is a hang
+
+# What two runs of one model may differ by beyond their own spread, which is 1 % for most rows of day 49. Its medians
+# differed by up to 2.4 % between two runs on one H200 and by 1.3 % between two cards; others run hotter or slower.
+MARGIN = 0.05
+
+# The files that scripts/resources.py writes and checks: what the compiler says about a T4, without one.
+COMPILE_TIME = ("t4", "resources.")
+
+# The days whose lesson is the hardware counters. Bytes and instructions in a pass of their own, because one long pass
+# lets counters disagree by a few per cent. The first file is the one that day49-roofline/merge_dram.py joins.
+COUNTED_DAYS = (49,)
+BYTES = (
+    "dram__bytes.sum dram__bytes{op}_read.sum dram__bytes{op}_write.sum gpu__time_duration.sum "
+    "lts__t_sectors_srcunit_tex.sum lts__t_bytes.sum l1tex__t_bytes.sum "
+    "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum "
+    "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum l1tex__t_requests_pipe_lsu_mem_global_op_st.sum "
+    "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum "
+    "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum"
+)
+INSTRUCTIONS = (
+    "smsp__inst_executed.sum smsp__thread_inst_executed_pred_on.sum "
+    "smsp__sass_thread_inst_executed_op_fadd_pred_on.sum smsp__sass_thread_inst_executed_op_fmul_pred_on.sum "
+    "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum "
+    "smsp__inst_executed_op_global_ld.sum smsp__inst_executed_op_global_st.sum smsp__inst_executed_op_local_ld.sum "
+    "smsp__inst_executed_op_local_st.sum smsp__inst_executed_op_shared_ld.sum smsp__inst_executed_op_shared_st.sum"
+)
+PASSES = (("-counters.csv", BYTES), ("-counters-inst.csv", INSTRUCTIONS))
+SMI = ("nvidia-smi", "--format=csv,noheader")
+DRIVER_PARAMETERS = Path("/proc/driver/nvidia/params")
+
+AGAIN = "record again on the GPU: scripts/evidence.py record"
+RESTORE = "restore the file, or " + AGAIN
+
+
+class Stop(Exception):
+    """Ends a command: the message goes to stderr, the code is the exit code."""
+
+    def __init__(self, message: str, code: int = EXIT_WRONG):
+        super().__init__(message)
+        self.code = code
+
+
+# ---- the digest of a source as code ----------------------------------------------------------------------------------
+
+TOKEN = re.compile(
+    r"""
+    (?P<raw>(?:u8|[uUL])?R"(?P<delimiter>[^\s()\\"]{0,16})\(.*?\)(?P=delimiter)")
+  | (?P<comment>//(?:\\\n|[^\n])*|/\*.*?\*/)
+  | (?P<literal>(?:u8|[uUL])?(?:"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')(?:[A-Za-z_]\w*)?)
+  | (?P<splice>\\\n)
+  | (?P<newline>\n)
+  | (?P<space>[ \t\v\f]+)
+  | (?P<word>\.?[0-9](?:[eEpP][+-]|'\w|[\w.])*|\w+)
+  | (?P<sign><<<|>>>|<<=|>>=|<=>|->\*|\.\.\.|::|\.\*|->|\+\+|--|<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%&|^]=|\#\#|.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+
+def tokens_of(text: str) -> list[str]:
+    r"""Return the tokens of C++ or CUDA source: what the compiler sees of it once comments and white space are gone.
+
+    Two line ends stay, because they mean something: a directive starts with the token "\n#" and ends with "\n". So does
+    the lack of a space in `#define NAME(`, which becomes "NAME(". Lines joined by a backslash are one, except in raw
+    strings, which stay as they are.
+    """
+    text = text.replace("\r\n", "\n")
+    pieces = []
+    for match in TOKEN.finditer(text):
+        if match.lastgroup != "splice":
+            pieces.append(match[0] if match.lastgroup == "raw" else match[0].replace("\\\n", ""))
+    text = "".join(pieces)
+
+    tokens: list[str] = []
+    in_directive, line_is_empty = False, True
+    for match in TOKEN.finditer(text):
+        kind, token = match.lastgroup, match[0]
+        if kind == "newline":
+            if in_directive:
+                tokens.append("\n")
+            in_directive, line_is_empty = False, True
+        elif kind not in ("space", "comment"):
+            if token == "#" and line_is_empty:
+                in_directive, token = True, "\n#"
+            elif tokens[-2:] == ["\n#", "define"] and text[match.end() : match.end() + 1] == "(":
+                token += "("
+            line_is_empty = False
+            tokens.append(token)
+    return tokens + ["\n"] if in_directive else tokens
+
+
+def code_digest(source: Path) -> str:
+    """Return the SHA-256 of a source as code, 64 hex digits. Raises OSError if it cannot be read."""
+    tokens = tokens_of(source.read_bytes().decode("utf-8", "surrogateescape"))
+    return hashlib.sha256("\0".join(tokens).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+# ---- days and their build line ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Day:
+    """One lesson: its number, source (relative to the repository) and the words of its header's build line."""
+
+    number: int
+    source: str
+    build_line: tuple[str, ...]  # nvcc ... -arch=sm_75 ... -o NAME NAME.cu
+
+    @property
+    def program(self) -> str:
+        """The name after -o."""
+        return self.build_line[self.build_line.index("-o") + 1]
+
+    @property
+    def flags(self) -> list[str]:
+        """What shapes the code: the build line without nvcc, architecture, output and source."""
+        names = ("-o", self.program, Path(self.source).name)
+        return [word for word in self.build_line[1:] if word not in names and not word.startswith("-arch=")]
+
+
+def file_of(day: int, ending: str) -> str:
+    """Name a recorded file of a day: file_of(49, ".jsonl") gives day49.jsonl."""
+    return f"day{day:02d}{ending}"
+
+
+def read_day(root: Path, source: str) -> Day:
+    """Return the day whose source this is. Raises Stop if its header has no build line that can be followed."""
+    text = (root / source).read_bytes().decode("utf-8", "replace")
+    line = re.search(r"^//\s*build:\s*(nvcc .*)$", text, re.MULTILINE)
+    words = tuple(line[1].split()) if line else ()
+    name = Path(source).name
+    expected = f"// build: nvcc -std=c++17 -O3 -arch=sm_75 -lineinfo -o NAME {name}"
+    if "-o" not in words[:-1] or name not in words or not any(word.startswith("-arch=sm_") for word in words):
+        raise Stop(f"{source}: no build line in its header that can be followed: write '{expected}'")
+    return Day(int(source[3:5]), source, words)
+
+
+def find_days(root: Path, numbers: list[int] | None = None) -> list[Day]:
+    """Return the days in order of number, all or those named. Raises Stop for a number that has no day, or two."""
+    found: dict[int, Day] = {}
+    for path in sorted(root.glob(DAY_SOURCES)):
+        day = read_day(root, path.relative_to(root).as_posix())
+        if day.number in found:
+            raise Stop(f"{day.source}: day {day.number} has another source, {found[day.number].source}: keep one")
+        found[day.number] = day
+    for number in numbers or []:
+        if number not in found:
+            raise Stop(f"day {number}: no such day: there is {', '.join(map(str, found)) or 'none'}", EXIT_USAGE)
+    if not found:
+        raise Stop(f"no day found: {DAY_SOURCES} matches no file; --root names the folder that holds the days")
+    return [found[number] for number in sorted(numbers or found)]
+
+
+# ---- JSON lines ------------------------------------------------------------------------------------------------------
+
+
+def strict_json(text: str) -> Any:
+    """Parse JSON, and refuse what Python would let pass: NaN, infinities, a key given twice. Raises ValueError."""
+
+    def number(digits: str) -> float:
+        if not math.isfinite(float(digits)):
+            raise ValueError(f"{digits[:20]} is not a finite number")
+        return int(digits) if digits.lstrip("-").isdigit() else float(digits)
+
+    def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        keys = [key for key, _ in pairs]
+        twice = sorted({key for key in keys if keys.count(key) > 1})
+        if twice:
+            raise ValueError(f"the key '{twice[0]}' is there twice")
+        return dict(pairs)
+
+    return json.loads(text, parse_int=number, parse_float=number, parse_constant=number, object_pairs_hook=members)
+
+
+Records = list[tuple[int, dict]]  # line number and object of each line of a run
+Refusal = Callable[[dict], "str | None"]  # says what is wrong with the object of a line, or None
+
+
+def refuse_minimally(record: dict) -> str | None:
+    """Say what is wrong with a line's figures, or return None: what no schema can say, or where there is no schema."""
+    if "value" in record and type(record["value"]) not in (int, float):
+        return f"value is {record['value']!r}, no number"
+    times = [record.get(key) for key in ("ms_min", "ms", "ms_max")]
+    if "ms" in record and not (all(type(ms) in (int, float) for ms in times) and 0 < times[0] <= times[1] <= times[2]):
+        return f"ms_min, ms, ms_max are {times}: they must be positive and in this order"
+    return None
+
+
+def schema_refusal(root: Path) -> Refusal | None:
+    """Return the check against scripts/schema/row.schema.json, or None where jsonschema cannot be imported."""
+    shown = "scripts/schema/row.schema.json"
+    try:
+        import jsonschema
+    except ImportError:
+        return None
+    try:
+        schema = strict_json((root / shown).read_text(encoding="utf-8"))
+        jsonschema.Draft202012Validator.check_schema(schema)
+        kinds = {kind["$ref"].rsplit("/", 1)[-1]: kind for kind in schema["oneOf"]}
+    except (OSError, ValueError, KeyError, TypeError, jsonschema.SchemaError) as error:
+        raise Stop(f"{shown}: {str(error).splitlines()[0]}: restore it, no JSON line can be checked without") from None
+    # One validator for each type of record, because what is wrong with a row should not be told of all other types.
+    validators = {name: jsonschema.Draft202012Validator({**schema, "oneOf": [kind]}) for name, kind in kinds.items()}
+
+    def refuse(record: dict) -> str | None:
+        if record["record"] not in validators:
+            return f"the schema knows no such record, only {', '.join(validators)}"
+        error = jsonschema.exceptions.best_match(validators[record["record"]].iter_errors(record))
+        return None if error is None else f"the schema refuses {error.json_path}: {error.message[:200]}"
+
+    return refuse
+
+
+def name_of(record: dict) -> str:
+    """Name a line for a message: its kind and variant."""
+    return " ".join(str(record[key]) for key in ("record", "variant") if key in record)
+
+
+def read_run(data: bytes, shown: str, refuse: Refusal) -> Records:
+    """Return the lines of one run, the run record first. Raises Stop that names every line that is not right."""
+    records: Records = []
+    problems = []
+    lines = data.split(b"\n")
+    if lines.pop():
+        problems.append(f"{shown}:{len(lines) + 1}: the last line has no end: the file is cut off")
+    elif not lines:
+        problems.append(f"{shown}:1: the file is empty")
+    for number, line in enumerate(lines, start=1):
+        where = f"{shown}:{number}"
+        try:
+            record = strict_json(line.decode("utf-8"))
+            if not isinstance(record, dict) or not isinstance(record.get("record"), str):
+                raise ValueError('no object with a text "record"')
+        except (ValueError, RecursionError) as error:
+            what = "not text (UTF-8)" if isinstance(error, UnicodeDecodeError) else f"not a JSON line: {error}"
+            problems.append(f"{where}: {what}")
+            continue
+        records.append((number, record))
+        if (record["record"] == "run") != (number == 1):
+            problems.append(f"{where}: a run record must stand first and only there: one run of one card in a file")
+        elif number == 1 and record.get("schema") != ROW_SCHEMA:
+            problems.append(f"{where}: schema {record.get('schema')}, this script knows {ROW_SCHEMA}")
+            break
+        refusal = refuse(record) or refuse_minimally(record)
+        if refusal:
+            problems.append(f"{where}: {name_of(record)}: {refusal}")
+    if problems:
+        raise Stop("\n".join(problems))
+    return records
+
+
+# ---- the manifest ----------------------------------------------------------------------------------------------------
+
+MANIFEST_KEYS = {"schema": int, "device": str, "days": dict, "files": dict}
+DAY_KEYS = {
+    **dict.fromkeys(("source", "flags", "revision", "utc", "uuid", "driver", "toolkit", "host_compiler"), str),
+    **{"profiler": str, "counters": str, "resources": str, "commands": list},
+}
+FILE_KEYS = {"sha256": str, "bytes": int, "lines": str, "source": str, "code": str}
+
+
+def line_marks(data: bytes) -> str:
+    """Return four hex digits for every line: enough to name the line that was edited, and no proof of anything."""
+    return "".join(hashlib.sha256(line).hexdigest()[:4] for line in data.splitlines(keepends=True))
+
+
+def describe_file(data: bytes, source: str, code: str) -> dict:
+    """Return a file's entry in the manifest."""
+    digest = hashlib.sha256(data).hexdigest()
+    return {"sha256": digest, "bytes": len(data), "lines": line_marks(data), "source": source, "code": code}
+
+
+def read_manifest(folder: Path, shown: str) -> dict:
+    """Return the manifest of a GPU's folder, its structure checked. Raises Stop."""
+    shown = f"{shown}/manifest.json"
+    try:
+        manifest = strict_json((folder / "manifest.json").read_bytes().decode("utf-8"))
+        if manifest["schema"] != MANIFEST_SCHEMA:
+            version = manifest["schema"]
+            raise Stop(f"{shown}: schema {version}, this script knows {MANIFEST_SCHEMA}: take the matching one")
+        checks = [("manifest", manifest, MANIFEST_KEYS)]
+        checks += [(f"day {int(day)}", entry, DAY_KEYS) for day, entry in manifest["days"].items()]
+        checks += [(name, entry, FILE_KEYS) for name, entry in manifest["files"].items()]
+        for name, entry, keys in checks:
+            for key, kind in keys.items():
+                if not isinstance(entry[key], kind):
+                    raise ValueError(f"{name}: {key} is not a {kind.__name__}")
+            if "source" in keys and not A_SOURCE.fullmatch(entry["source"]):
+                raise ValueError(f"{name}: the source '{entry['source']}' is not one of a day")
+            if "/" in name:
+                raise ValueError(f"{name}: a file of this folder has no '/' in its name")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Stop(f"{shown}: not a manifest ({type(error).__name__}: {error}): {RESTORE}") from None
+    return manifest
+
+
+def unlisted(folder: Path, manifest: dict | None) -> list[str]:
+    """Return the names of what lies in a GPU's folder and is neither in its manifest nor a compile-time record."""
+    listed = {"manifest.json", *manifest["files"]} if manifest else set()
+    gpu, prefix = COMPILE_TIME
+    names = sorted(entry.name for entry in folder.iterdir())
+    return [name for name in names if name not in listed and not (folder.name == gpu and name.startswith(prefix))]
+
+
+def describe_edit(name: str, data: bytes, entry: dict) -> str:
+    """Say where and how a file differs from its manifest entry: "NAME:LINE: edited since ..."."""
+    marks, recorded = (
+        [lines[i : i + 4] for i in range(0, len(lines), 4)] for lines in (line_marks(data), entry["lines"])
+    )
+    line = len(os.path.commonprefix([marks, recorded]))
+    row = ""
+    if name.endswith(".jsonl") and line < len(marks):
+        variant = re.search(rb'"variant":"([^"]*)"', data.splitlines()[line])
+        row = f" ({variant[1].decode('utf-8', 'replace')})" if variant else ""
+    now, then = f"{len(marks)} lines, {len(data)} bytes", f"{len(recorded)} lines, {entry['bytes']} bytes"
+    return f"{name}:{line + 1}: edited since it was recorded{row}: {now}, recorded were {then}: {RESTORE}"
+
+
+def check_run(run: Records, shown: str, wanted: dict) -> list[str]:
+    """Return why a run is no evidence: its run record is not the `wanted` one, a check failed, nothing was timed."""
+    problems = []
+    for key, value in wanted.items():
+        if run[0][1].get(key) != value:
+            problems.append(f"{shown}:1: {key} is {run[0][1].get(key)!r}, and must be {value!r}: {AGAIN}")
+    for number, record in run:
+        if record.get("ok") is False:
+            problems.append(f"{shown}:{number}: {name_of(record)}: the check failed: correct the kernel and {AGAIN}")
+    if not any("ms" in record for _, record in run):
+        problems.append(f"{shown}: no timed row: {AGAIN}")
+    return problems
+
+
+def check_folder(folder: Path, shown: str, root: Path, refuse: Refusal) -> tuple[list[str], int, int]:
+    """Return what is wrong with one GPU's folder, and how many files and JSON lines it holds.
+
+    `shown` is the folder's name in messages.
+    """
+    manifest = read_manifest(folder, shown)
+    files = manifest["files"]
+    problems = [f"{shown}/{name}: not in the manifest: delete it" for name in unlisted(folder, manifest)]
+    lines = 0
+    contents = {name: (folder / name).read_bytes() for name in files if (folder / name).is_file()}
+    for name, entry in files.items():
+        if name not in contents:
+            problems.append(f"{shown}/{name}: missing: {RESTORE}")
+        elif hashlib.sha256(contents[name]).hexdigest() != entry["sha256"]:
+            problems.append(f"{shown}/{describe_edit(name, contents[name], entry)}")
+        elif not contents[name]:
+            problems.append(f"{shown}/{name}: was empty when it was recorded: {AGAIN}")
+
+    for day, entry in manifest["days"].items():
+        endings = [".jsonl", ".txt", *(ending for ending, _ in PASSES if entry["counters"] == "taken")]
+        endings += ["-resources.txt"] * (entry["resources"] == "taken")
+        missing = [file_of(int(day), ending) for ending in endings if file_of(int(day), ending) not in files]
+        problems += [f"{shown}/manifest.json: does not list {name}: {AGAIN}" for name in missing]
+        name = file_of(int(day), ".jsonl")
+        if name in contents:
+            wanted = {"day": int(day), "backend": "cuda", "device": manifest["device"]}
+            wanted.update(uuid=entry["uuid"], revision=entry["revision"])
+            try:
+                run = read_run(contents[name], f"{shown}/{name}", refuse)
+                lines += len(run)
+                problems += check_run(run, f"{shown}/{name}", wanted)
+            except Stop as stop:
+                problems += [f"{problem}: {RESTORE}" for problem in str(stop).splitlines()]
+        if (root / entry["source"]).is_file():
+            flags = " ".join(read_day(root, entry["source"]).flags)
+            if flags != entry["flags"]:
+                problems.append(f"{entry['source']}: built with '{flags}', {shown} with '{entry['flags']}': {AGAIN}")
+
+    for source, code in sorted({(entry["source"], entry["code"]) for entry in files.values()}):
+        names = ", ".join(name for name, entry in files.items() if (entry["source"], entry["code"]) == (source, code))
+        if not (root / source).is_file():
+            problems.append(f"{source}: missing, and {shown} holds what it measured ({names}): restore it")
+        elif code_digest(root / source) != code:
+            problems.append(f"{source}: its code changed since {shown} was recorded ({names}): {AGAIN}")
+    return problems, len(files), lines
+
+
+def verify(options: argparse.Namespace) -> int:
+    """Check every folder of profile/ and every README block. Returns the exit code."""
+    root: Path = options.root
+    refuse = schema_refusal(root)
+    if refuse is None:
+        raise Stop(
+            "the Python package jsonschema is missing, so no JSON line can be checked: "
+            "scripts/lessons test sets up build/venv, then: build/venv/bin/python scripts/evidence.py verify"
+        )
+    problems: list[str] = []
+    gpus = files = lines = blocks = 0
+    notes = ""
+    for folder in sorted((root / "profile").glob("*")):
+        shown = f"profile/{folder.name}"
+        if not folder.is_dir():
+            if folder.name != "README.md":
+                problems.append(f"{shown}: belongs to no GPU: delete it")
+        elif folder.name.startswith("."):
+            problems.append(f"{shown}: left over from a recording that was interrupted: delete it")
+        elif (folder / "manifest.json").is_file():
+            try:
+                found, files_here, lines_here = check_folder(folder, shown, root, refuse)
+                gpus, files, lines, problems = gpus + 1, files + files_here, lines + lines_here, problems + found
+            except Stop as stop:
+                problems.append(str(stop))
+        elif unlisted(folder, None) or folder.name != COMPILE_TIME[0]:
+            problems.append(f"{shown}: has no manifest.json, so nothing in it is evidence: delete it, or {AGAIN}")
+        else:
+            notes += f"; {folder.name}: run-time cells {NOT_YET}"
+    for path in find_readmes(root):
+        page = fill_blocks(root, path)
+        blocks, problems = blocks + page.blocks, problems + page.wrong + page.differing
+    if problems:
+        print(*problems, sep="\n", file=sys.stderr)
+        return EXIT_WRONG
+    print(f"as recorded: {gpus} GPUs, {files} files, {lines} JSON lines, {blocks} README blocks{notes}")
+    return 0
+
+
+# ---- README blocks ---------------------------------------------------------------------------------------------------
+
+MARKER = re.compile(
+    r"<!-- (?:begin (?P<begin>recorded|snippet): (?P<what>\S+(?: \S+)?)|end (?P<end>recorded|snippet)) -->"
+)
+ALMOST_MARKER = re.compile(r"<!--\s*(begin|end)\s*(recorded|snippet)", re.IGNORECASE)
+
+
+def find_readmes(root: Path) -> list[Path]:
+    """Return the READMEs that may hold blocks."""
+    return [path for pattern in READMES for path in sorted(root.glob(pattern))]
+
+
+def fenced(language: str, text: str) -> list[str]:
+    """Return the lines of a Markdown code block; the fence is longer than any in the text."""
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    return [f"{fence}{language}", *text.rstrip("\n").split("\n"), fence]
+
+
+def text_of(root: Path, name: str) -> str:
+    """Return the text of a file. Raises Stop if it is none."""
+    try:
+        return (root / name).read_bytes().decode("utf-8")
+    except UnicodeDecodeError:
+        raise Stop(f"{name} is not text (UTF-8): restore it") from None
+
+
+def recorded_block(root: Path, what: str) -> list[str]:
+    """Return what stands in the block of a recorded file, such as profile/h200/day49.txt. Raises Stop."""
+    parts = re.fullmatch(r"profile/(\w[\w.-]*)/(?:day([0-9]{2})\b)?[\w.-]+", what)
+    if parts and (root / what).is_file():
+        return fenced("text", text_of(root, what))
+    if not parts or not parts[2] or not list(root.glob(f"day{parts[2]}-*/*.cu")):
+        raise Stop(f"no recorded file '{what}': write profile/GPU/dayNN.txt of a day that is there")
+    folder = root / "profile" / parts[1]
+    days = read_manifest(folder, f"profile/{parts[1]}")["days"] if (folder / "manifest.json").is_file() else {}
+    if str(int(parts[2])) in days:
+        raise Stop(f"no recorded file '{what}': {parts[1]} has day {parts[2]}, but no such file of it")
+    return [NOT_YET]
+
+
+def snippet_block(root: Path, what: str) -> list[str]:
+    """Return what stands in the block of a source snippet, such as "day49-roofline/roofline.cu NAME". Raises Stop."""
+    source, _, name = what.partition(" ")
+    if not name or not re.fullmatch(r"\w[\w./-]*", source) or ".." in source or not (root / source).is_file():
+        raise Stop(f"no snippet '{what}': write FOLDER/SOURCE.cu NAME, with a source that is there")
+    lines = text_of(root, source).split("\n")
+    begins = [i for i, line in enumerate(lines) if line.strip() == f"// snippet: {name}"]
+    ends = [i for i, line in enumerate(lines) if line.strip() == f"// end snippet: {name}"]
+    if len(begins) != 1 or len(ends) != 1 or begins[0] > ends[0]:
+        raise Stop(
+            f"{source} has {len(begins)} '// snippet: {name}' and {len(ends)} '// end snippet: {name}': "
+            "it needs one of each, in this order"
+        )
+    inside = [line for line in lines[begins[0] + 1 : ends[0]] if not re.match(r"\s*// (end )?snippet: ", line)]
+    return fenced("cuda", "\n".join(inside))
+
+
+@dataclass
+class Page:
+    """A README with every block as it must be."""
+
+    text: str
+    blocks: int
+    wrong: list[str]  # what no filling puts right
+    differing: list[str]  # blocks that are otherwise now
+
+
+def fill_blocks(root: Path, readme: Path) -> Page:
+    """Return a README as it must be, and what is wrong with the one that is there."""
+    shown = readme.relative_to(root).as_posix()
+    lines = text_of(root, shown).split("\n")
+    filled: list[str] = []
+    page = Page("", 0, [], [])
+    opened = None  # line number and match of the open block's marker
+    for number, line in enumerate(lines, start=1):
+        marker = MARKER.fullmatch(line)
+        if marker and marker["begin"] and not opened:
+            opened = (number, marker)
+            filled.append(line)
+        elif marker and marker["end"] and opened and opened[1]["begin"] == marker["end"]:
+            first, what = opened[0], opened[1]["what"]
+            have = lines[first : number - 1]
+            try:
+                want = (recorded_block if marker["end"] == "recorded" else snippet_block)(root, what)
+            except Stop as stop:
+                page.wrong.append(f"{shown}:{first}: {stop}")
+                want = have
+            if have != want:
+                at = first + 1 + len(os.path.commonprefix([have, want]))
+                page.differing.append(f"{shown}:{at}: not what {what} holds: scripts/evidence.py readme fills it in")
+            page.blocks += 1
+            filled += [*want, line]
+            opened = None
+        elif marker or ALMOST_MARKER.search(line):
+            state = f"the block of line {opened[0]} is open" if opened else "no block is open"
+            page.wrong.append(
+                f"{shown}:{number}: no marker here ({state}): '{line.strip()}': write '<!-- begin recorded: FILE -->' "
+                "and '<!-- end recorded -->', or '<!-- begin snippet: FILE NAME -->' and '<!-- end snippet -->', "
+                "alone on their lines"
+            )
+        elif not opened:
+            filled.append(line)
+    if opened:
+        page.wrong.append(f"{shown}:{opened[0]}: this block is never closed: add '<!-- end {opened[1]['begin']} -->'")
+    page.text = "\n".join(filled)
+    return page
+
+
+def readme(options: argparse.Namespace) -> int:
+    """Fill every README's blocks, or with --check report those that differ. Returns the exit code."""
+    pages = {path: fill_blocks(options.root, path) for path in find_readmes(options.root)}
+    problems = [problem for page in pages.values() for problem in page.wrong]
+    if options.check:
+        problems += [problem for page in pages.values() for problem in page.differing]
+    if problems:
+        print(*problems, sep="\n", file=sys.stderr)
+        return EXIT_WRONG
+    for path, page in pages.items():
+        if page.differing:
+            write_whole(path, page.text)
+            print(f"{path.relative_to(options.root).as_posix()}: filled in")
+    return 0
+
+
+# ---- the machine with the GPU ----------------------------------------------------------------------------------------
+
+
+def find_nvcc() -> str | None:
+    """Return nvcc's path, or None. A CUDACXX that is set but empty says that there is none."""
+    if "CUDACXX" in os.environ:
+        words = shlex.split(os.environ["CUDACXX"])
+        return shutil.which(words[0]) if words else None
+    homes = [f"{os.environ[name]}/bin" for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
+    return shutil.which("nvcc", path=os.pathsep.join([*homes, os.environ.get("PATH", ""), "/usr/local/cuda/bin"]))
+
+
+def output_of(command: list[str]) -> str:
+    """Return what a command prints, or nothing if there is no such command or it hangs."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+def first_of(pattern: str, command: list[str]) -> str:
+    """Return the first group of `pattern` in what a command prints, or "unknown"."""
+    found = re.search(pattern, output_of(command))
+    return found[1].strip() if found else "unknown"
+
+
+def revision_of(root: Path) -> str:
+    """Return the revision as CMakeLists.txt asks git for it; "unknown" where there is no git or no repository."""
+    if not (root / ".git").exists():  # git would answer for whatever repository lies around this folder
+        return "unknown"
+    return first_of("(.+)", ["git", "-C", str(root), "describe", "--always", "--abbrev=12", "--dirty", "--exclude=*"])
+
+
+class Bench:
+    """What builds and runs days on this machine's GPU, in a temporary folder.
+
+    Raises Stop with 77 where there is no GPU or no nvcc.
+    """
+
+    def __init__(self, root: Path, folder: Path, arch: str | None, revision: str | None):
+        self.root, self.folder = root, folder.resolve()
+        nvcc = find_nvcc()
+        if not nvcc:
+            raise Stop("no nvcc here (CUDACXX, CUDA_HOME, CUDA_PATH, PATH, /usr/local/cuda)", EXIT_SKIPPED)
+        self.nvcc = nvcc
+        gpus = re.findall(r"^(\d+)\.(\d)$", output_of([*SMI, "--query-gpu=compute_cap"]), re.MULTILINE)
+        if not gpus and not arch:
+            raise Stop("no NVIDIA GPU here: nvidia-smi names none (--arch 75 if there is one, an sm_75)", EXIT_SKIPPED)
+        self.archs = [arch] if arch else sorted({major + minor for major, minor in gpus}, key=int)
+        self.revision = revision or revision_of(root)
+        self.driver = first_of(r"^([\d.]+)", [*SMI, "--query-gpu=driver_version"])
+        self.toolkit = first_of(r"release [\d.]+, V([\d.]+)", [nvcc, "--version"])
+        self.host_compiler = first_of("(.+)", [os.environ.get("NVCC_CCBIN") or "g++", "--version"])
+        self.ncu = shutil.which("ncu", path=os.pathsep.join([os.environ.get("PATH", ""), str(Path(nvcc).parent)]))
+        self.profiler = first_of(r"Version ([\d.]+)", [self.ncu, "--version"]) if self.ncu else "none"
+
+    def run(self, command: list[str], executable: str | None = None) -> subprocess.CompletedProcess:
+        """Run a command in the temporary folder; bytes on stdout, text on stderr. Raises Stop if it hangs."""
+        words = [executable or command[0], *command[1:]]
+        try:
+            done = subprocess.run(words, cwd=self.folder, capture_output=True, timeout=RUN_LIMIT_S, check=False)
+        except subprocess.TimeoutExpired:
+            what = shlex.join(command)
+            raise Stop(f"{what}: not done after {RUN_LIMIT_S} s: does nvidia-smi still answer?") from None
+        done.stderr = done.stderr.decode("utf-8", "replace").replace(f"{self.folder}/", "").strip()
+        return done
+
+    def build(self, day: Day) -> str:
+        """Compile a day for this GPU, alone in the temporary folder. Returns the command. Raises Stop."""
+        shutil.copyfile(self.root / day.source, self.folder / Path(day.source).name)
+        flags = " ".join([*day.flags, *(f"sm_{arch}" for arch in self.archs)])
+        wanted = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in self.archs]
+        wanted += [f'-DCUDA_DAYS_REVISION="{self.revision}"', f'-DCUDA_DAYS_FLAGS="{flags}"']
+        command = []
+        for word in day.build_line:
+            command += wanted if word.startswith("-arch=") else [word]
+        done = self.run(command, self.nvcc)
+        if done.returncode != 0:
+            raise Stop(f"{day.source}: does not compile for sm_{', sm_'.join(self.archs)}:\n{done.stderr}")
+        return shlex.join(command)
+
+    def measure(self, day: Day, *arguments: str) -> bytes:
+        """Run a day's program and return its stdout. Raises Stop: 77 where the program skips, 1 if it fails."""
+        done = self.run([f"./{day.program}", *arguments])
+        if done.returncode != 0:
+            raise failure(day, done)
+        return done.stdout
+
+    def counters(self, day: Day, cc: str) -> list[tuple[str, str, bytes]]:
+        """Take the profiler passes. Returns (ending, command, export) of each. Raises Stop with why there are none."""
+        if day.number not in COUNTED_DAYS:
+            raise Stop("counters are not part of this day")
+        if not self.ncu:
+            raise Stop("ncu (Nsight Compute) is neither on PATH nor beside nvcc")
+        admin_only = DRIVER_PARAMETERS.is_file() and "RmProfilingAdminOnly: 1" in DRIVER_PARAMETERS.read_text()
+        if admin_only and os.geteuid() != 0:
+            raise Stop("this host lets administrators alone read the counters (RmProfilingAdminOnly: 1)")
+        taken = []
+        for ending, names in PASSES:
+            # Blackwell renamed the split of DRAM bytes; its consumer chips (12.x) have the new names alone.
+            metrics = names.format(op="_op" if cc.startswith("12.") else "").split()
+            command = ["ncu", "--csv", "--print-units", "base", "--clock-control", "none", "--cache-control", "all"]
+            command += ["--metrics", ",".join(metrics), f"./{day.program}", "--profile"]
+            done = self.run(command, self.ncu)
+            text = done.stdout.decode("utf-8", "replace")
+            said = re.search(r"==ERROR== (.+)", f"{text}\n{done.stderr}")
+            if "ERR_NVGPUCTRPERM" in text + done.stderr:
+                raise Stop("this host does not let this user read the counters (ERR_NVGPUCTRPERM)")
+            if said or done.returncode != 0:
+                raise Stop(f"ncu ended with {done.returncode}: {(said[1] if said else done.stderr).strip()[:200]}")
+            # Around the rows stand the profiler's banners, with paths of this machine, and what the program prints.
+            rows = [line for line in text.splitlines() if line.startswith('"')]
+            check_counters(rows, metrics)
+            taken.append((ending, shlex.join(command), "\n".join([*rows, ""]).encode("utf-8")))
+        return taken
+
+    def resources(self, day: Day) -> list[tuple[str, str, bytes]]:
+        """Ask scripts/resources.py what the compiler says about a day's kernels. Returns and raises as `counters`."""
+        words = ["scripts/resources.py", "show", "--day", str(day.number), "--arch", *self.archs]
+        script = self.root / words[0]
+        if not script.is_file():
+            raise Stop("there is no scripts/resources.py")
+        done = self.run([sys.executable, str(script), *words[1:], "--root", str(self.root), "--nvcc", self.nvcc])
+        if done.returncode != 0:
+            raise Stop(f"scripts/resources.py ended with {done.returncode}: {done.stderr}".replace(f"{self.root}/", ""))
+        return [("-resources.txt", shlex.join(words), done.stdout)]
+
+
+def failure(day: Day, done: subprocess.CompletedProcess) -> Stop:
+    """Return what to raise for a day's program that did not end with 0: 77 if it skipped, otherwise 1."""
+    skipped = done.returncode == EXIT_SKIPPED
+    what = "cannot run here" if skipped else f"failed with exit code {done.returncode}"
+    message = f"{day.source}: {' '.join(done.args)} {what}: {done.stderr or 'it says no more'}"
+    return Stop(message, EXIT_SKIPPED if skipped else EXIT_WRONG)
+
+
+def check_counters(rows: list[str], metrics: list[str]) -> None:
+    """Raise Stop unless an export has a finite figure for every metric of every launch."""
+    figures: dict[tuple, dict] = {}  # by launch and kernel, then by metric
+    for row in csv.DictReader(rows):
+        launch = figures.setdefault((row.get("ID"), row.get("Kernel Name")), {})
+        launch[row.get("Metric Name")] = row.get("Metric Value")
+    if not figures:
+        raise Stop("ncu counted no launch")
+    for (_, kernel), values in figures.items():
+        for metric in metrics:
+            if not re.fullmatch(r"[0-9][0-9,]*(\.[0-9]+)?", values.get(metric) or ""):
+                raise Stop(f"{metric} of {kernel} reads '{values.get(metric)}'")
+
+
+# ---- record ----------------------------------------------------------------------------------------------------------
+
+
+def folder_name(device: str) -> str:
+    """Return the folder of a GPU model: "NVIDIA H200" gives h200, "Tesla T4" t4. Raises Stop if nothing is left."""
+    words = [word for word in re.split(r"[^a-z0-9]+", device.lower()) if word not in ("", "nvidia", "tesla", "geforce")]
+    if not words:
+        raise Stop(f"the device name {device!r} makes no folder name: give one with --gpu")
+    return "-".join(words)
+
+
+def record_day(bench: Bench, day: Day) -> tuple[dict[str, bytes], dict, str]:
+    """Build and run one day. Returns its files by name, its entry in the manifest's `days`, and the GPU's name."""
+    print(f"day {day.number:02d}: building for sm_{', sm_'.join(bench.archs)}", flush=True)
+    commands = [bench.build(day)]
+    files = {}
+
+    def keep(ending: str, command: str, data: bytes) -> None:
+        name = file_of(day.number, ending)
+        files[name] = data
+        commands.append(f"{command} > {name}")
+        print(f"day {day.number:02d}: {name}, {len(data)} bytes", flush=True)
+
+    def keep_if_possible(what: str, take: Callable[[], list[tuple[str, str, bytes]]]) -> str:
+        try:
+            for ending, command, data in take():
+                keep(ending, command, data)
+            return "taken"
+        except Stop as stop:
+            print(f"day {day.number:02d}: {what} not taken: {stop}", flush=True)
+            return f"not taken: {str(stop).splitlines()[0]}"
+
+    keep(".jsonl", f"./{day.program} --json", bench.measure(day, "--json"))
+    keep(".txt", f"./{day.program}", bench.measure(day))
+    run = read_run(files[file_of(day.number, ".jsonl")], f"{day.program} --json", refuse_minimally)[0][1]
+    entry = {
+        "source": day.source,
+        "flags": " ".join(day.flags),
+        "revision": bench.revision,
+        "utc": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "uuid": str(run.get("uuid")),
+        "driver": bench.driver,
+        "toolkit": bench.toolkit,
+        "host_compiler": bench.host_compiler,
+        "profiler": bench.profiler,
+        "counters": keep_if_possible("counters", lambda: bench.counters(day, str(run.get("cc")))),
+        "resources": keep_if_possible("resources", lambda: bench.resources(day)),
+        "commands": commands,
+    }
+    return files, entry, str(run.get("device"))
+
+
+def write_folder(folder: Path, contents: dict[str, bytes], manifest: dict) -> None:
+    """Write a GPU's files and, last, its manifest in order of day and name."""
+    for name, data in contents.items():
+        (folder / name).write_bytes(data)
+    ordered = {
+        **manifest,
+        "days": dict(sorted(manifest["days"].items(), key=lambda item: int(item[0]))),
+        "files": dict(sorted(manifest["files"].items())),
+    }
+    (folder / "manifest.json").write_text(json.dumps(ordered, indent=2) + "\n", encoding="utf-8")
+
+
+def keep_others(target: Path, shown: str, manifest: dict) -> dict[str, bytes]:
+    """Return the files of other days that the folder holds already, and add their entries to the new manifest.
+
+    Raises Stop rather than lose or mix anything: a folder of another device, an unlisted file.
+    """
+    if not target.exists():
+        return {}
+    old = read_manifest(target, shown) if (target / "manifest.json").is_file() else None
+    strangers = unlisted(target, old)
+    if strangers:
+        raise Stop(f"{shown}/{strangers[0]}: not in the manifest, so it would be lost: move it away first")
+    old = old or {**manifest, "days": {}, "files": {}}
+    if old["device"] != manifest["device"]:
+        raise Stop(f"{shown}: holds {old['device']}, this is {manifest['device']}: name another folder with --gpu")
+    days = {day: entry for day, entry in old["days"].items() if day not in manifest["days"]}
+    sources = {entry["source"] for entry in days.values()}
+    files = {name: entry for name, entry in old["files"].items() if entry["source"] in sources}
+    manifest["days"].update(days)
+    manifest["files"].update(files)
+    compile_time = [path.name for path in target.iterdir() if path.name not in old["files"]]
+    return {name: (target / name).read_bytes() for name in [*files, *compile_time] if name != "manifest.json"}
+
+
+def record(options: argparse.Namespace) -> int:
+    """Record days on this machine's GPU into a whole new folder, then put it in place. Returns the exit code."""
+    root: Path = options.root
+    refuse = schema_refusal(root)
+    contents: dict[str, bytes] = {}
+    manifest: dict[str, Any] = {"schema": MANIFEST_SCHEMA, "device": "", "days": {}, "files": {}}
+    with tempfile.TemporaryDirectory(prefix="cuda-days-") as temporary:
+        bench = Bench(root, Path(temporary), options.arch, options.revision)
+        for day in find_days(root, options.day):
+            code = code_digest(root / day.source)
+            files, manifest["days"][str(day.number)], device = record_day(bench, day)
+            if manifest["device"] not in ("", device):
+                raise Stop(f"{day.source}: ran on {device}, the day before on {manifest['device']}: record one GPU")
+            manifest["device"] = device
+            manifest["files"].update({name: describe_file(data, day.source, code) for name, data in files.items()})
+            contents.update(files)
+    if refuse is None:
+        # No reason to stop on a borrowed GPU: verify, part of every test run, holds the lines to the schema.
+        print("jsonschema is not installed here: the lines got a brief check, scripts/evidence.py verify does the rest")
+        refuse = refuse_minimally
+
+    out = (options.out or root / "profile").resolve()
+    target = out / (options.gpu or folder_name(manifest["device"]))
+    shown = os.path.relpath(target, root) if root in target.parents else str(target)
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=out) as temporary:
+        staged, old = Path(temporary, "new", target.name), Path(temporary, "old")
+        staged.mkdir(parents=True)
+        write_folder(staged, contents, manifest)
+        problems, _, lines = check_folder(staged, shown, root, refuse)
+        if problems:
+            raise Stop("\n".join([*problems, f"{shown}: nothing was written"]))
+        recorded = len(contents)
+        write_folder(staged, keep_others(target, shown, manifest), manifest)
+        if target.exists():
+            target.rename(old)
+        try:
+            staged.rename(target)
+        except OSError:
+            if old.exists():
+                old.rename(target)
+            raise
+    print(f"{shown}: recorded {recorded} files, {lines} JSON lines on {manifest['device']}")
+    return 0
+
+
+# ---- compare ---------------------------------------------------------------------------------------------------------
+
+
+def figures_of(run: Records) -> dict[tuple, dict]:
+    """Return the lines that hold a figure, by what makes two lines of two runs the same row: record, day, variant."""
+    return {tuple(str(row.get(key)) for key in ("record", "day", "variant")): row for _, row in run if "value" in row}
+
+
+def verdict(recorded: dict, yours: dict) -> str:
+    """Return what a figure is beside the recorded one of the same model: same, faster, slower (higher, lower)."""
+    if "ms" not in recorded or "ms" not in yours:  # a ridge point, say: a quotient of rates, better neither way
+        a, b = recorded["value"], yours["value"]
+        return "same" if abs(b - a) <= MARGIN * abs(a) else "higher" if b > a else "lower"
+    if yours["ms_min"] > recorded["ms_max"] * (1 + MARGIN):
+        return "slower"
+    return "faster" if yours["ms_max"] * (1 + MARGIN) < recorded["ms_min"] else "same"
+
+
+def spearman(first: list[float], second: list[float]) -> float:
+    """Return Spearman's rank correlation of two lists of equal length, -1 to 1; ties share their mean rank."""
+
+    def centered_ranks(values: list[float]) -> list[float]:
+        ordered = sorted(values)
+        return [ordered.index(x) + (ordered.count(x) - 1) / 2 - (len(values) - 1) / 2 for x in values]
+
+    a, b = centered_ranks(first), centered_ranks(second)
+    spread = math.sqrt(sum(x * x for x in a) * sum(y * y for y in b))
+    return sum(x * y for x, y in zip(a, b)) / spread if spread else 1.0
+
+
+def compare_day(recorded: Records, yours: Records) -> bool:
+    """Print one day's rows side by side. Returns whether the checks of `yours` were run and all passed."""
+    (_, run), (_, other) = recorded[0], yours[0]
+    same_model = run.get("device") == other.get("device")
+    print(f"\nday {run.get('day')}")
+    for whose, of in (("recorded", run), ("yours", other)):
+        print(f"{whose:<9} {of.get('device')}, {of.get('utc')}, revision {of.get('revision')}, {of.get('flags')}")
+    checks = [record for _, record in yours if record["record"] == "check"]
+    failed = [record for record in checks if record.get("ok") is not True]
+    for record in failed:
+        print(f"FAILED {record.get('symbol')} ({record.get('variant')}, {record.get('size')}): {record.get('message')}")
+    nothing = "" if checks else ": nothing says that the results are right"
+    print(f"checks    {len(checks) - len(failed)} of {len(checks)} passed{nothing}")
+    if not same_model:
+        print("Another model: its figures are not the recorded card's, so only the shape and the checks compare.")
+
+    old, new = figures_of(recorded), figures_of(yours)
+    both = [key for key in old if key in new]
+    print(f"\n{'row':<32} {'recorded':>11} {'yours':>11}  {'unit':<9} {'ratio':>6}{'  verdict' * same_model}")
+    for key in both:
+        a, b = old[key], new[key]
+        judged = f"  {verdict(a, b)}" if same_model else ""
+        ratio = b["value"] / a["value"] if a["value"] else math.nan
+        figures = f"{a['value']:>11.6g} {b['value']:>11.6g}  {str(a.get('unit')):<9} {ratio:>6.3f}"
+        print(f"{f'{key[0]} {key[2]}':<32} {figures}{judged}")
+    for whose, keys in (("recorded", old.keys() - new.keys()), ("yours", new.keys() - old.keys())):
+        for key in sorted(keys):
+            print(f"{f'{key[0]} {key[2]}':<32} only in {whose}")
+    if same_model:
+        print(f"same: the two spreads, fastest to slowest sample, meet after a margin of {100 * MARGIN:g} %")
+    rows = [key for key in both if key[0] == "row" and "ms" in old[key] and "ms" in new[key]]
+    if not same_model and len(rows) > 1:
+        order = spearman([old[key]["ms"] for key in rows], [new[key]["ms"] for key in rows])
+        print(f"order of the {len(rows)} rows by time: Spearman's rank correlation {order:.2f} (1: the same order)")
+    return bool(checks) and not failed
+
+
+def compare(options: argparse.Namespace) -> int:
+    """Set other runs beside the recorded ones. Returns 1 if one of their checks failed or one cannot be compared."""
+    folder: Path = options.folder
+    if not (folder / "manifest.json").is_file():
+        raise Stop(f"{folder}: no manifest.json, so nothing is recorded there: name a folder such as profile/h200")
+    recorded = sorted(int(day) for day in read_manifest(folder, str(folder))["days"])
+
+    def recorded_run(day: Any, shown: str) -> Records:
+        if day not in recorded:
+            raise Stop(f"{shown}: day {day} is not recorded in {folder}: there is {', '.join(map(str, recorded))}")
+        path = folder / file_of(day, ".jsonl")
+        return read_run(path.read_bytes(), str(path), refuse_minimally)
+
+    passed = True
+    if options.runs:
+        for path in options.runs:
+            try:
+                yours = read_run(path.read_bytes(), str(path), refuse_minimally)
+                passed = compare_day(recorded_run(yours[0][1].get("day"), f"{path}:1"), yours) and passed
+            except Stop as stop:  # the other runs can be compared all the same
+                print(stop, file=sys.stderr)
+                passed = False
+        return 0 if passed else EXIT_WRONG
+    with tempfile.TemporaryDirectory(prefix="cuda-days-") as temporary:
+        bench = Bench(options.root, Path(temporary), options.arch, None)
+        for day in find_days(options.root, options.day or recorded):
+            theirs = recorded_run(day.number, day.source)
+            bench.build(day)
+            done = bench.run([f"./{day.program}", "--json"])
+            if done.returncode not in (0, EXIT_WRONG) or not done.stdout:  # 1 may be a failed check: the lines say so
+                raise failure(day, done)
+            print(done.stderr, end="\n" if done.stderr else "", file=sys.stderr)
+            yours = read_run(done.stdout, f"{day.program} --json", refuse_minimally)
+            passed = compare_day(theirs, yours) and done.returncode == 0 and passed
+    return 0 if passed else EXIT_WRONG
+
+
+# ---- command line ----------------------------------------------------------------------------------------------------
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """Read the command line; ends with 2 for bad usage."""
+
+    def matching(pattern: str, what: str) -> Callable[[str], str]:
+        def check(text: str) -> str:
+            if not re.fullmatch(pattern, text):
+                raise argparse.ArgumentTypeError(f"'{text}' is not {what}")
+            return text
+
+        return check
+
+    arch = matching("[0-9]{2,3}[a-z]?", "an architecture such as 90, for sm_90")
+    gpu = matching("[a-z0-9][a-z0-9-]*", "a folder name: small letters, digits and '-'")
+    revision = matching(r"[\w.+-]{1,64}", "a revision: letters, digits and . _ + -")
+    repository = Path(__file__).resolve().parent.parent
+
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--root", type=Path, default=repository, help="folder of the days (default: the repository)")
+    bench = argparse.ArgumentParser(add_help=False)
+    bench.add_argument("--day", type=int, nargs="+", metavar="N", help="these days alone (default: all)")
+    bench.add_argument("--arch", type=arch, help="build for this architecture, as 90 (default: the GPU's)")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True, metavar="record|verify|readme|compare")
+
+    def command(function: Callable[[argparse.Namespace], int], *parents: argparse.ArgumentParser):
+        added = commands.add_parser(function.__name__, parents=[common, *parents], help=function.__doc__.split(".")[0])
+        added.set_defaults(run=function)
+        return added
+
+    recording = command(record, bench)
+    recording.add_argument("--out", type=Path, help="where the GPU's folder goes (default: profile)")
+    recording.add_argument("--gpu", type=gpu, help="name of the GPU's folder (default: made from the device's name)")
+    recording.add_argument("--revision", type=revision, help="revision of the sources (default: ask git)")
+    command(verify)
+    command(readme).add_argument("--check", action="store_true", help="write nothing; fail if a block differs")
+    comparing = command(compare, bench)
+    comparing.add_argument("folder", type=Path, help="recorded folder, such as profile/h200")
+    comparing.add_argument(
+        "--from", dest="runs", type=Path, nargs="+", metavar="RUN.jsonl", help="compare these instead"
+    )
+    options = parser.parse_args(arguments)
+    options.root = options.root.resolve()
+    return options
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line and return the exit code."""
+    options = parse(arguments)
+    try:
+        return options.run(options)
+    except Stop as stop:
+        print(stop, file=sys.stderr)
+        return stop.code
+    except OSError as error:
+        print(f"{error.filename or 'output'}: {error.strerror or error}", file=sys.stderr)
+        return EXIT_WRONG
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1216 @@
+"""scripts/evidence.py: recorded on a fake GPU, then every kind of damage planted and found."""
+
+import contextlib
+import hashlib
+import importlib
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+SCRIPTS = Path(__file__).resolve().parents[1]
+SCRIPT = SCRIPTS / "evidence.py"
+pytest.importorskip("jsonschema", reason="no jsonschema: scripts/lessons test installs it")
+
+sys.path.insert(0, str(SCRIPTS))
+EVIDENCE = importlib.import_module("evidence")
+
+UUID = "GPU-00000000-1111-2222-3333-444444444444"
+
+SOURCE = """\
+// SPDX-License-Identifier: MIT
+// A day that exists for the tests alone.
+//
+//   build: nvcc -std=c++17 -O3 -arch=sm_75 -lineinfo -o fake fake.cu -lcublas
+#include <cstdio>
+
+// snippet: kernel
+__global__ void scale(float* data, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) data[i] *= 3.0f;  // the only line that counts
+}
+// end snippet: kernel
+
+int main() { std::puts("a \\"quoted\\" // text"); }
+"""
+
+README = """\
+# Days
+<!-- begin recorded: profile/h200/day49.txt -->
+<!-- end recorded -->
+<!-- begin snippet: day49-fake/fake.cu kernel -->
+<!-- end snippet -->
+On a T4:
+<!-- begin recorded: profile/t4/day49.txt -->
+<!-- end recorded -->
+"""
+
+TABLE = "GPU: NVIDIA H200\n\nkernel        ms\nvector add    0.2369\nmatmul        0.0586\n"
+
+
+def run_record(day=49, device="NVIDIA H200", **changes):
+    record = {
+        "record": "run",
+        "schema": 1,
+        "day": day,
+        "program": "fake",
+        "device": device,
+        "cc": "9.0",
+        "sms": 132,
+        "l2_bytes": 62914560,
+        "driver": "13.0",
+        "runtime": "13.0",
+        "arch": "sm_90",
+        "backend": "cuda",
+        "uuid": UUID,
+        "pci": "0000:00:06.0",
+        "revision": "@REVISION@",
+        "flags": "@FLAGS@",
+        "utc": "2026-11-30T00:24:45Z",
+    }
+    return {**record, **changes}
+
+
+def check(variant, symbol, **changes):
+    record = {"record": "check", "day": 5, "variant": variant, "symbol": symbol, "size": "full", "ok": True}
+    return {**record, "checked": 1024, "wrong": 0, "worst": 0.25, **changes}
+
+
+def timed(record, variant, symbol, ms, metric, value, unit, **more):
+    row = {"record": record, "day": 5, "variant": variant, "symbol": symbol, "ms": ms, "ms_min": ms * 0.99}
+    row.update({"ms_max": ms * 1.01, "samples": 21, "batch": 9, "flop": 1024, "bytes": 4096})
+    return {**row, "metric": metric, "value": value, "unit": unit, **more}
+
+
+def row(variant, symbol, ms, **more):
+    return timed("row", variant, symbol, ms, "ms", ms, "ms", percent=81.5, ceiling="copy", **more)
+
+
+def lines_of(*records):
+    return "".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records)
+
+
+def run_lines(scale=1.0, **changes):
+    return lines_of(
+        run_record(**changes),
+        check("vector add", "vectorAdd"),
+        check("matmul, naive", "matmulNaive"),
+        timed("ceiling", "ceiling-copy", "copyVector", 0.125, "gbps", 4184.5 / scale, "GB/s", shape="float4 x 1"),
+        {
+            "record": "ridge",
+            "day": 49,
+            "variant": "ridge-point",
+            "metric": "ridge",
+            "value": 15.75,
+            "unit": "FLOP/byte",
+        },
+        row("vector add", "vectorAdd", 0.25 * scale),
+        row("matmul, naive", "matmulNaive", 0.0625 * scale),
+        row("stencil", "heatStep", 0.5 * scale),
+    )
+
+
+def short(parameter):
+    """Name a test's parameter by its end."""
+    return str(parameter)[-50:]
+
+
+# Commands that stand in for the GPU's. Each reads what it plays from the folder it lies in; a file named like a fault
+# makes it commit that fault.
+FAKES = {
+    "nvidia-smi": """\
+case "$*" in
+  *compute_cap*) cat "$here/compute_cap" ;;
+  *driver_version*) echo 580.159.04 ;;
+esac
+""",
+    "nvcc": """\
+case "$1" in --version) echo "Cuda compilation tools, release 13.0, V13.0.88"; exit ;; esac
+if [ -e "$here/nvcc-fails" ]; then echo "fake.cu(9): error: planted" >&2; exit 2; fi
+printf '%s\\n' "$@" >"$here/nvcc.log"
+for word; do
+  case "$word" in
+    -DCUDA_DAYS_REVISION=*) revision=$(echo "${word#*=}" | tr -d '"') ;;
+    -DCUDA_DAYS_FLAGS=*) flags=$(echo "${word#*=}" | tr -d '"') ;;
+    *.cu) source=$word ;;
+  esac
+  if [ "$before" = -o ]; then output=$word; fi
+  before=$word
+done
+[ -f "$source" ] || exit 3
+day=$(sed -n 's/.*day \\([0-9]*\\) of the tests.*/\\1/p' "$source")
+sed "s|@HERE@|$here|; s|@DAY@|${day:-49}|; s|@REVISION@|$revision|; s|@FLAGS@|$flags|" "$here/program" >"$output"
+chmod +x "$output"
+""",
+    "program": """\
+here=@HERE@
+if [ -e "$here/program-says" ]; then cat "$here/program-says" >&2; fi
+if [ "$1" = --json ]; then
+  sed "s|@REV[I]SION@|@REVISION@|; s|@FL[A]GS@|@FLAGS@|" "$here/day@DAY@.jsonl"
+  exit "$(cat "$here/json-exit" 2>/dev/null || echo 0)"
+elif [ "$1" = --profile ]; then
+  echo "profile mode"
+else
+  cat "$here/table"
+  exit "$(cat "$here/table-exit" 2>/dev/null || echo 0)"
+fi
+""",
+    "ncu": """\
+case "$1" in --version) echo "Version 2025.3.1.0 (build 1)"; exit ;; esac
+if [ -e "$here/ncu-says" ]; then cat "$here/ncu-says"; exit "$(cat "$here/ncu-exit" 2>/dev/null || echo 0)"; fi
+echo "==PROF== Connected to process 7 ($PWD/fake)"
+for word; do
+  case "$word" in *.sum*) metrics=$(echo "$word" | tr , ' ') ;; *) ;; esac
+  [ "$word" = --profile ] && $last --profile
+  last=$word
+done
+echo '"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"'
+for kernel in 0,vectorAdd 1,matmulNaive; do
+  for metric in $metrics; do
+    value=1,024
+    [ -e "$here/ncu-lacks" ] && [ "$metric" = "$(cat "$here/ncu-lacks")" ] && value=n/a
+    echo "\\"${kernel%,*}\\",\\"${kernel#*,}(float *, int)\\",\\"$metric\\",\\"byte\\",\\"$value\\""
+  done
+done
+""",
+}
+
+
+class Repository:
+    """A small repository with one day, and a machine with a fake GPU, toolkit and profiler."""
+
+    def __init__(self, folder):
+        self.root = folder / "repository"
+        self.fakes = folder / "fakes"
+        self.profile = self.root / "profile"
+        self.h200 = self.profile / "h200"
+
+    def make(self):
+        self.fakes.mkdir(parents=True)
+        for name, text in FAKES.items():
+            self.fake(name, f'#!/bin/sh\nhere=$(cd "$(dirname "$0")" && pwd)\n{text}').chmod(0o755)
+        self.fake("compute_cap", "9.0\n")
+        self.fake("table", TABLE)
+        self.fake("day49.jsonl", run_lines())
+        self.write("day49-fake/fake.cu", SOURCE)
+        self.write("README.md", README)
+        schema = self.root / "scripts/schema/row.schema.json"
+        schema.parent.mkdir(parents=True)
+        shutil.copyfile(SCRIPTS / "schema/row.schema.json", schema)
+        return self
+
+    def add_day(self, number):
+        """Add another day: a copy of day 49, which prints that it is another."""
+        self.write(f"day{number}-fake/fake.cu", SOURCE.replace("A day", f"day {number} of the tests: a day"))
+        self.fake(f"day{number}.jsonl", run_lines(day=number))
+
+    def fake(self, name, text):
+        path = self.fakes / name
+        path.write_text(text)
+        return path
+
+    def write(self, name, text):
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def replace(self, name, old, new):
+        path = self.root / name
+        text = path.read_text()
+        assert old in text
+        path.write_text(text.replace(old, new))
+
+    def manifest(self, gpu="h200"):
+        return json.loads((self.profile / gpu / "manifest.json").read_text())
+
+    def edit_manifest(self, change):
+        manifest = self.manifest()
+        change(manifest)
+        (self.h200 / "manifest.json").write_text(json.dumps(manifest, indent=2))
+
+    def rewrite_recorded(self, name, data):
+        """Change a recorded file together with its sum, as only somebody who means harm would."""
+        (self.h200 / name).write_bytes(data)
+        entry = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+        self.edit_manifest(lambda manifest: manifest["files"][name].update(entry))
+
+    def environment(self, **more):
+        kept = {key: value for key, value in os.environ.items() if key not in ("CUDACXX", "CUDA_HOME", "CUDA_PATH")}
+        return {**kept, "PATH": f"{self.fakes}:/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE": "1", **more}
+
+    def run(self, *arguments, code=0, **environment):
+        """Run a command of evidence.py in this process, which saves the time of starting another hundreds of times."""
+        words = [str(word) for word in (arguments[0], "--root", self.root, *arguments[1:])]
+        out, err = io.StringIO(), io.StringIO()
+        set_environment = mock.patch.dict(os.environ, self.environment(**environment), clear=True)
+        with set_environment, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            try:
+                status = EVIDENCE.main(words)
+            except SystemExit as bad_usage:
+                status = bad_usage.code
+        return self._judged(words, status, out.getvalue(), err.getvalue(), code)
+
+    def start(self, *arguments, code=0, **environment):
+        """Run a command of evidence.py as a program."""
+        words = [sys.executable, str(SCRIPT), arguments[0], "--root", str(self.root), *map(str, arguments[1:])]
+        done = subprocess.run(words, env=self.environment(**environment), capture_output=True, text=True, check=False)
+        return self._judged(words, done.returncode, done.stdout, done.stderr, code)
+
+    def _judged(self, words, status, out, err, code):
+        assert "Traceback" not in err, err
+        assert status == code, out + err
+        return subprocess.CompletedProcess(words, status, out, err)
+
+    def red(self, *arguments):
+        """Run verify (or other arguments), which must fail, and return its lines."""
+        return self.run(*(arguments or ["verify"]), code=1).stderr.splitlines()
+
+
+@pytest.fixture(scope="session")
+def recorded_once(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("recorded")
+    made = Repository(folder).make()
+    made.run("record", "--revision", "abc123")
+    made.run("readme")
+    return folder
+
+
+@pytest.fixture
+def repository(recorded_once, tmp_path):
+    """A repository with a recorded H200 and filled READMEs, for one test to damage."""
+    copy = tmp_path / "copy"
+    shutil.copytree(recorded_once, copy)
+    return Repository(copy)
+
+
+@pytest.fixture
+def bare(tmp_path):
+    """A repository in which nothing is recorded."""
+    return Repository(tmp_path).make()
+
+
+def snapshot(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def one(lines, *parts):
+    """Assert that one of the lines has all parts, and return it."""
+    found = [line for line in lines if all(part in line for part in parts)]
+    assert len(found) == 1, (parts, lines)
+    return found[0]
+
+
+# ---- the digest of code ----------------------------------------------------------------------------------------------
+
+CODE = r"""#include <cmath>
+#define TWICE(x) \
+  ((x) + (x))
+int f(int a) { return a++ + 1'000; }  // it's "odd"
+const char* s = "/* no comment */ // none";
+char c = '"';  /* a "quote */
+const char* raw = R"x(a // b " )" \
+end)x";
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('// it\'s "odd"', "// even"),
+        ('// it\'s "odd"', ""),
+        ('/* a "quote */', '/* several\n lines of " it */'),
+        ("{ return", "{\n\n  return"),
+        ("int f(int a)", "int  f (\n\tint a )"),
+        ("\\\n  ((x)", "((x)"),
+        ("((x) + (x))", "( ( x )  + (x) )  // sum"),
+        ("int f", "in\\\nt f"),
+        ("return a", "return/**/a"),
+        ("char c", "// \\\n int gone;\nchar c"),
+        ("\n", "\r\n"),
+        ("#include", "  #  include"),
+    ],
+)
+def test_comments_and_white_space_leave_the_digest_alone(old, new):
+    assert old in CODE
+    assert EVIDENCE.tokens_of(CODE.replace(old, new)) == EVIDENCE.tokens_of(CODE)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("1'000", "1'001"),
+        ("a++ + 1", "a + ++1"),
+        ("a++ + 1", "a+ + + 1"),
+        ("return a", "returna"),
+        ("/* no comment */", "/* a comment */"),
+        ("// none", "//none"),
+        ("'\"'", "'\\''"),
+        ('const char* s = "', 'const char* s = L"'),
+        ("a // b", "a //  b"),
+        ('" )" \\', '" )"\\'),
+        ("\\\nend)x", "end)x"),
+        ("TWICE(x)", "TWICE (x)"),
+        ("int f(", "// int f("),
+        ("((x) + (x))\n", "((x) + (x)) "),
+        ("#include <cmath>", "#include <cstdio>"),
+        ("#include", "int x; #include"),
+    ],
+)
+def test_every_change_of_a_token_changes_the_digest(old, new):
+    assert old in CODE
+    assert EVIDENCE.tokens_of(CODE.replace(old, new)) != EVIDENCE.tokens_of(CODE)
+
+
+def test_tokens_are_those_of_the_language():
+    code = '#define A(x) x\nk<<<1, 2>>>(.5e-3f, a->b, u8"x"_s, \'a\', R"(r)");'
+    assert EVIDENCE.tokens_of(code) == (
+        ["\n#", "define", "A(", "(", "x", ")", "x", "\n", "k", "<<<", "1", ",", "2", ">>>", "(", ".5e-3f", ","]
+        + ["a", "->", "b", ",", 'u8"x"_s', ",", "'a'", ",", 'R"(r)"', ")", ";"]
+    )
+
+
+def test_a_real_day_with_a_comment_on_every_line_has_the_same_digest(source_dir):
+    sources = sorted(source_dir.glob("day*/*.cu"))
+    assert sources
+    for source in sources:
+        text = source.read_text()
+        assert 'R"' not in text  # a comment in a raw string would be none
+        lines = [line if line.endswith("\\") else f'{line}  // it\'s "noted"' for line in text.split("\n")]
+        assert EVIDENCE.tokens_of("\n".join(lines)) == EVIDENCE.tokens_of(text)
+
+
+# ---- record ----------------------------------------------------------------------------------------------------------
+
+
+def test_record_writes_a_whole_folder_that_verifies(bare):
+    result = bare.run("record", "--revision", "abc123")
+    assert "profile/h200: recorded 4 files, 8 JSON lines on NVIDIA H200" in result.stdout
+    names = ["day49-counters-inst.csv", "day49-counters.csv", "day49.jsonl", "day49.txt", "manifest.json"]
+    assert sorted(entry.name for entry in bare.h200.iterdir()) == names
+    assert (bare.h200 / "day49.txt").read_text() == TABLE
+
+    text = (bare.h200 / "manifest.json").read_text()
+    assert "/tmp" not in text and str(bare.root) not in text
+    assert next(line for line in text.splitlines() if '"device"' in line) == '  "device": "NVIDIA H200",'
+    manifest = bare.manifest()
+    day = manifest["days"]["49"]
+    assert day["source"] == "day49-fake/fake.cu"
+    assert (day["uuid"], day["driver"], day["toolkit"], day["revision"]) == (UUID, "580.159.04", "13.0.88", "abc123")
+    assert (day["counters"], day["profiler"]) == ("taken", "2025.3.1.0")
+    assert day["resources"] == "not taken: there is no scripts/resources.py"
+    assert day["host_compiler"] and day["utc"].endswith("Z")
+    assert day["commands"][0] == (
+        "nvcc -std=c++17 -O3 -gencode=arch=compute_90,code=sm_90 '-DCUDA_DAYS_REVISION=\"abc123\"' "
+        "'-DCUDA_DAYS_FLAGS=\"-std=c++17 -O3 -lineinfo -lcublas sm_90\"' -lineinfo -o fake fake.cu -lcublas"
+    )
+    assert day["commands"][1:3] == ["./fake --json > day49.jsonl", "./fake > day49.txt"]
+    first = "ncu --csv --print-units base --clock-control none --cache-control all --metrics dram__bytes.sum,"
+    assert day["commands"][3].startswith(first) and day["commands"][3].endswith("./fake --profile > day49-counters.csv")
+    assert "smsp__inst_executed.sum" in day["commands"][4]
+    for entry in manifest["files"].values():
+        assert entry["source"] == "day49-fake/fake.cu" and len(entry["code"]) == 64
+
+    run = json.loads((bare.h200 / "day49.jsonl").read_text().splitlines()[0])
+    assert (run["revision"], run["flags"]) == ("abc123", "-std=c++17 -O3 -lineinfo -lcublas sm_90")
+    bare.run("readme")
+    assert "as recorded: 1 GPUs, 4 files, 8 JSON lines, 3 README blocks" in bare.run("verify").stdout
+
+
+def test_counters_hold_rows_alone(repository):
+    bytes_, instructions = (
+        (repository.h200 / name).read_text().splitlines() for name in ("day49-counters.csv", "day49-counters-inst.csv")
+    )
+    assert bytes_[0].startswith('"ID",') and all(line.startswith('"') for line in bytes_ + instructions)
+    assert any("dram__bytes.sum" in line for line in bytes_)
+    assert not any("smsp__inst" in line for line in bytes_) and not any("dram__" in line for line in instructions)
+
+
+def test_what_git_says_is_the_revision(bare):
+    def git(*words):
+        name = ["-c", "user.name=n", "-c", "user.email=e"]
+        subprocess.run(["git", "-C", bare.root, *name, *words], check=True, capture_output=True)
+
+    if not shutil.which("git"):
+        pytest.skip("no git")
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "all")
+    bare.run("record")
+    revision = bare.manifest()["days"]["49"]["revision"]
+    assert len(revision) == 12 and int(revision, 16) >= 0
+    bare.replace("day49-fake/fake.cu", "3.0f", "4.0f")
+    bare.run("record")
+    assert bare.manifest()["days"]["49"]["revision"] == f"{revision}-dirty"
+
+
+def test_without_git_the_revision_is_unknown(bare):
+    bare.run("record")
+    assert bare.manifest()["days"]["49"]["revision"] == "unknown"
+
+
+def test_resources_are_what_the_script_for_them_says(bare):
+    script = "import sys\nprint('registers', sys.argv[1:-4], sys.argv[-4], sys.argv[-2])\n"
+    bare.write("scripts/resources.py", script)
+    bare.run("record")
+    shown = (bare.h200 / "day49-resources.txt").read_text()
+    assert shown == "registers ['show', '--day', '49', '--arch', '90'] --root --nvcc\n"
+    assert bare.manifest()["days"]["49"]["commands"][-1] == (
+        "scripts/resources.py show --day 49 --arch 90 > day49-resources.txt"
+    )
+    bare.run("readme")
+    bare.run("verify")
+    bare.write("scripts/resources.py", "raise SystemExit('no c++filt')\n")
+    bare.run("record")
+    assert bare.manifest()["days"]["49"]["resources"] == "not taken: scripts/resources.py ended with 1: no c++filt"
+    assert not (bare.h200 / "day49-resources.txt").exists()
+
+
+FAULTS = {
+    "json-exit": ("1", "failed with exit code 1", 1),
+    "table-exit": ("1", "failed with exit code 1", 1),
+    "nvcc-fails": ("", "fake.cu(9): error: planted", 1),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_step_that_fails_leaves_the_old_folder_as_it_was(repository, fault):
+    text, said, code = FAULTS[fault]
+    repository.fake(fault, text)
+    before = snapshot(repository.root)
+    result = repository.run("record", code=code)
+    assert said in result.stderr and "day49-fake/fake.cu" in result.stderr
+    assert snapshot(repository.root) == before
+    assert [entry.name for entry in repository.profile.iterdir()] == ["h200"]
+
+
+def test_a_failing_program_is_quoted(bare):
+    bare.fake("json-exit", "1")
+    bare.fake("program-says", "FAILED matmulNaive: first wrong element 3\n")
+    assert "./fake --json failed with exit code 1: FAILED matmulNaive" in bare.run("record", code=1).stderr
+    assert not bare.profile.exists()
+
+
+def test_a_program_that_skips_is_a_skip(bare):
+    bare.fake("json-exit", "77")
+    bare.fake("program-says", "not enough device memory: 3 MiB needed\n")
+    assert bare.run("record", code=77).stderr == (
+        "day49-fake/fake.cu: ./fake --json cannot run here: not enough device memory: 3 MiB needed\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("", "fake --json:1: the file is empty"),
+        (run_lines().replace('"ms":0.25,', '"ms":NaN,'), "fake --json:6: not a JSON line: NaN is not a finite number"),
+        (run_lines().replace('"ms":0.25,', '"ms":-1,'), "fake --json:6: row vector add: ms_min, ms, ms_max are"),
+        (
+            run_lines().replace('"worst"', '"wurst"', 1),
+            "profile/h200/day49.jsonl:2: check vector add: the schema refuses",
+        ),
+        (run_lines().replace('"ok":true', '"ok":false', 1), "profile/h200/day49.jsonl:2: check vector add: the"),
+        (run_lines(backend="cpu"), "profile/h200/day49.jsonl:1: backend is 'cpu', and must be 'cuda'"),
+        (run_lines(day=30), "profile/h200/day49.jsonl:1: day is 30, and must be 49"),
+        (run_lines(revision="other"), "profile/h200/day49.jsonl:1: revision is 'other', and must be 'unknown'"),
+        (lines_of(run_record(), check("a", "a")), "profile/h200/day49.jsonl: no timed row"),
+    ],
+    ids=short,
+)
+def test_lines_that_are_no_evidence_are_not_recorded(bare, lines, said):
+    bare.fake("day49.jsonl", lines)
+    assert said in bare.run("record", code=1).stderr
+    assert not bare.profile.exists() or not list(bare.profile.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("fault", "text", "reason"),
+    [
+        ("ncu-says", "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission\n", "ERR_NVGPUCTRPERM"),
+        ("ncu-says", "==ERROR== Failed to find metric dram__x\n", "Failed to find metric dram__x"),
+        ("ncu-says", "==PROF== nothing\n", "ncu counted no launch"),
+        ("ncu-lacks", "smsp__inst_executed.sum", "smsp__inst_executed.sum of vectorAdd(float *, int) reads 'n/a'"),
+    ],
+)
+def test_counters_that_cannot_be_taken_are_said_and_no_failure(repository, fault, text, reason):
+    repository.fake(fault, text)
+    result = repository.run("record", "--revision", "abc123")
+    assert reason in one(result.stdout.splitlines(), "day 49: counters not taken: ")
+    day = repository.manifest()["days"]["49"]
+    assert day["counters"].startswith("not taken: ") and reason in day["counters"]
+    assert not any("ncu" in command for command in day["commands"])
+    assert sorted(repository.manifest()["files"]) == ["day49.jsonl", "day49.txt"]
+    repository.run("verify")
+
+
+def test_an_empty_table_is_not_recorded(bare):
+    bare.fake("table", "")
+    assert "profile/h200/day49.txt: was empty" in bare.run("record", code=1).stderr
+
+
+def test_a_program_that_hangs_is_stopped(bare, monkeypatch):
+    bare.fake("program", "#!/bin/sh\nexec sleep 60\n")
+    monkeypatch.setattr(EVIDENCE, "RUN_LIMIT_S", 0.5)
+    assert "./fake --json: not done after 0.5 s" in bare.run("record", code=1).stderr
+
+
+def test_days_that_ran_on_different_gpus(bare):
+    bare.add_day(30)
+    bare.fake("day30.jsonl", run_lines(day=30, device="Tesla T4"))
+    assert "day49-fake/fake.cu: ran on NVIDIA H200, the day before on Tesla T4" in bare.run("record", code=1).stderr
+    assert not bare.profile.exists()
+
+
+def test_the_old_folder_comes_back_if_the_new_one_cannot_take_its_place(repository, monkeypatch):
+    rename = Path.rename
+
+    def fails_once(path, target):
+        if path.parent.name == "new":
+            raise PermissionError(13, "planted", str(path))
+        return rename(path, target)
+
+    before = snapshot(repository.profile)
+    monkeypatch.setattr(Path, "rename", fails_once)
+    assert "planted" in repository.run("record", code=1).stderr
+    assert snapshot(repository.profile) == before
+
+
+def test_a_readme_that_cannot_be_replaced_stays_whole(bare, monkeypatch):
+    def fails(*_):
+        raise PermissionError(13, "planted", "README.md")
+
+    bare.run("record")
+    monkeypatch.setattr(os, "replace", fails)
+    before = snapshot(bare.root)
+    assert bare.run("readme", code=1).stderr == "README.md: planted\n"
+    assert snapshot(bare.root) == before
+
+
+def test_a_tree_without_days_is_named(tmp_path):
+    tree = Repository(tmp_path).make()
+    shutil.rmtree(tree.root / "day49-fake")
+    assert "no day found" in tree.run("record", code=1).stderr
+
+
+def test_no_profiler_is_said(repository):
+    (repository.fakes / "ncu").unlink()
+    assert "counters not taken: ncu (Nsight Compute) is neither" in repository.run("record").stdout
+    assert repository.manifest()["days"]["49"]["profiler"] == "none"
+
+
+def test_counters_for_administrators_alone_are_known_before_trying(repository, monkeypatch):
+    parameters = repository.fake("params", "X: 0\nRmProfilingAdminOnly: 1\n")
+    monkeypatch.setattr(EVIDENCE, "DRIVER_PARAMETERS", parameters)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert "RmProfilingAdminOnly" in repository.run("record").stdout
+    assert "not taken: this host lets administrators alone" in repository.manifest()["days"]["49"]["counters"]
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    repository.run("record")
+    assert repository.manifest()["days"]["49"]["counters"] == "taken"
+
+
+def test_days_that_are_not_recorded_now_are_kept(repository):
+    repository.add_day(30)
+    repository.run("record", "--day", "30", "--revision", "def456")
+    assert sorted(repository.manifest()["days"]) == ["30", "49"]
+    repository.run("verify")
+    before = snapshot(repository.h200)
+    repository.fake("table", TABLE.replace("0.2369", "0.2401"))
+    repository.run("record", "--day", "49", "--revision", "abc124")
+    after = snapshot(repository.h200)
+    assert repository.manifest()["days"]["30"]["revision"] == "def456"
+    assert {str(name) for name in before if before[name] != after[name]} == {
+        "day49.jsonl",
+        "day49.txt",
+        "manifest.json",
+    }
+    repository.run("readme")
+    repository.run("verify")
+
+
+def test_counters_are_taken_of_the_days_whose_lesson_they_are(bare):
+    bare.add_day(30)
+    bare.run("record", "--day", "30")
+    assert bare.manifest()["days"]["30"]["counters"] == "not taken: counters are not part of this day"
+
+
+def test_a_stale_kept_day_does_not_lose_a_new_recording(repository):
+    repository.add_day(30)
+    repository.replace("day49-fake/fake.cu", "3.0f", "4.0f")
+    repository.run("record", "--day", "30")
+    one(repository.red(), "day49-fake/fake.cu: its code changed")
+
+
+def test_nothing_is_lost_or_mixed(repository):
+    repository.write("profile/h200/mine.svg", "x")
+    before = snapshot(repository.root)
+    assert "profile/h200/mine.svg: not in the manifest" in repository.run("record", code=1).stderr
+    (repository.h200 / "mine.svg").unlink()
+    repository.fake("day49.jsonl", run_lines(device="Tesla T4"))
+    assert "profile/h200: holds NVIDIA H200, this is Tesla T4" in (
+        repository.run("record", "--gpu", "h200", code=1).stderr
+    )
+    before.pop(Path("profile/h200/mine.svg"))
+    assert snapshot(repository.root) == before
+
+
+def test_a_t4_keeps_its_compile_time_record(repository):
+    repository.write("profile/t4/resources.json", "{}\n")
+    assert "t4: run-time cells not yet recorded" in repository.run("verify").stdout
+    repository.fake("day49.jsonl", run_lines(device="Tesla T4", cc="7.5"))
+    repository.fake("compute_cap", "7.5\n")
+    repository.run("record")
+    assert (repository.profile / "t4/resources.json").read_text() == "{}\n"
+    assert "-gencode=arch=compute_75,code=sm_75" in (repository.fakes / "nvcc.log").read_text()
+    repository.run("readme")
+    assert repository.run("verify").stdout.startswith("as recorded: 2 GPUs, 8 files, 16 JSON lines, 3 README blocks\n")
+
+
+def test_a_folder_elsewhere_under_another_name(bare, tmp_path):
+    bare.run("record", "--out", tmp_path / "elsewhere", "--gpu", "mine", "--arch", "75")
+    assert (tmp_path / "elsewhere/mine/manifest.json").is_file()
+    assert not bare.profile.exists()
+    assert "-gencode=arch=compute_75,code=sm_75" in (bare.fakes / "nvcc.log").read_text()
+
+
+def test_machines_without_gpu_or_toolkit_are_skips(bare):
+    bare.fake("compute_cap", "No devices were found\n")
+    assert bare.run("record", code=77).stderr.startswith("no NVIDIA GPU here")
+    (bare.fakes / "nvidia-smi").unlink()
+    assert len(bare.run("record", code=77).stderr.splitlines()) == 1
+    assert bare.run("record", code=77, CUDACXX="").stderr.startswith("no nvcc here")
+    assert not bare.profile.exists()
+
+
+def without_jsonschema(folder):
+    (folder / "jsonschema.py").write_text("raise ImportError('planted')\n")
+    return str(folder)
+
+
+def test_without_jsonschema_record_goes_on_and_verify_does_not(bare, tmp_path):
+    path = without_jsonschema(tmp_path)
+    assert "jsonschema is not installed here" in bare.start("record", PYTHONPATH=path).stdout
+    bare.start("readme")
+    bare.start("verify")
+    assert "scripts/lessons test sets up build/venv" in bare.start("verify", code=1, PYTHONPATH=path).stderr
+    bare.fake("day49.jsonl", run_lines().replace('"ms_max":', '"most":'))
+    assert "ms_min, ms, ms_max are" in bare.start("record", code=1, PYTHONPATH=path).stderr
+
+
+@pytest.mark.parametrize(
+    ("device", "folder"),
+    [
+        ("NVIDIA H200", "h200"),
+        ("Tesla T4", "t4"),
+        ("NVIDIA GeForce RTX 4090", "rtx-4090"),
+        ("NVIDIA A100-SXM4-80GB", "a100-sxm4-80gb"),
+    ],
+)
+def test_folder_of_a_device(device, folder):
+    assert EVIDENCE.folder_name(device) == folder
+
+
+def test_a_device_without_a_name():
+    with pytest.raises(EVIDENCE.Stop, match="--gpu"):
+        EVIDENCE.folder_name("NVIDIA")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["record", "--day", "50"], "day 50: no such day"),
+        (["record", "--day", "x"], "'x'"),
+        (["record", "--arch", "turing"], "'turing'"),
+        (["record", "--gpu", "../x"], "'../x'"),
+        (["record", "--revision", 'a"b'], "'a\"b'"),
+        (["recrod"], "recrod"),
+        (["compare"], "folder"),
+    ],
+)
+def test_bad_usage(bare, arguments, said):
+    assert said in bare.run(*arguments, code=2).stderr
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "//   build: make fake",
+        "//   build: nvcc it's",
+        "//   build: nvcc -O3 -o fake fake.cu",
+        "//   build: nvcc -arch=sm_75 -o fake other.cu",
+    ],
+)
+def test_a_day_without_a_build_line_is_named(bare, line):
+    build = "//   build: nvcc -std=c++17 -O3 -arch=sm_75 -lineinfo -o fake fake.cu -lcublas"
+    bare.replace("day49-fake/fake.cu", build, line)
+    assert "day49-fake/fake.cu: no build line" in bare.run("record", code=1).stderr
+
+
+def test_two_sources_of_one_day_are_named(bare):
+    bare.write("day49-other/other.cu", SOURCE.replace("fake", "other"))
+    assert "day49-other/other.cu: day 49 has another source" in bare.run("record", code=1).stderr
+
+
+# ---- verify ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_edited_number_in_the_json_lines(repository):
+    repository.replace("profile/h200/day49.jsonl", '"ms":0.0625', '"ms":0.0624')
+    line = one(repository.red(), "profile/h200/day49.jsonl")
+    assert line.startswith("profile/h200/day49.jsonl:7: edited since it was recorded (matmul, naive): 8 lines")
+    assert line.endswith("record again on the GPU: scripts/evidence.py record")
+
+
+def test_an_edited_number_in_the_table(repository):
+    repository.replace("profile/h200/day49.txt", "0.2369", "0.2269")
+    lines = repository.red()
+    one(lines, "profile/h200/day49.txt:4: edited since it was recorded")
+    one(lines, "README.md:7: not what profile/h200/day49.txt holds")
+
+
+def test_an_edited_counter(repository):
+    repository.replace("profile/h200/day49-counters.csv", '"vectorAdd(float *, int)","dram__bytes.sum"', '"x","y"')
+    one(repository.red(), "profile/h200/day49-counters.csv:2: edited")
+
+
+def test_a_line_that_was_taken_out(repository):
+    lines = (repository.h200 / "day49.txt").read_text().splitlines(keepends=True)
+    (repository.h200 / "day49.txt").write_text("".join(lines[:-1]))
+    one(repository.red(), "profile/h200/day49.txt:5: edited", "4 lines", "recorded were 5 lines")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("3.0f", "4.0f"), ("i < n", "i <= n"), ("-O3", "-O2"), ("#include", "// #include")]
+)
+def test_changed_code_makes_its_records_stale(repository, old, new):
+    repository.replace("day49-fake/fake.cu", old, new)
+    line = one(repository.red(), "day49-fake/fake.cu: ", "profile/h200")
+    assert line.endswith("record again on the GPU: scripts/evidence.py record")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("for the tests alone", "that nobody needs"),
+        ("int main() {", "int main()\n{\n"),
+        ("\n\nint", "\n/* x */\n\nint"),
+    ],
+)
+def test_changed_comments_and_white_space_do_not(repository, old, new):
+    repository.replace("day49-fake/fake.cu", old, new)
+    repository.run("verify")
+
+
+def test_a_day_that_is_gone(repository):
+    shutil.rmtree(repository.root / "day49-fake")
+    one(repository.red(), "day49-fake/fake.cu: missing", "day49.jsonl, day49.txt")
+
+
+@pytest.mark.parametrize("name", ["day49.txt", "day49.jsonl", "day49-counters.csv"])
+def test_a_missing_file(repository, name):
+    (repository.h200 / name).unlink()
+    one(repository.red(), f"profile/h200/{name}: missing: restore")
+
+
+@pytest.mark.parametrize("name", ["day49.txt", "day49.jsonl", "day49-counters.csv"])
+def test_a_file_taken_out_with_its_entry(repository, name):
+    (repository.h200 / name).unlink()
+    repository.edit_manifest(lambda manifest: manifest["files"].pop(name))
+    one(repository.red(), f"profile/h200/manifest.json: does not list {name}")
+
+
+def test_files_too_many(repository):
+    repository.write("profile/h200/resources.txt", "x")
+    repository.write("profile/notes.txt", "x")
+    repository.write("profile/.h200.abc/new/h200/day49.txt", "x")
+    repository.write("profile/a100/day49.txt", "x")
+    repository.write("profile/t4/day49.txt", "x")
+    lines = repository.red()
+    one(lines, "profile/h200/resources.txt: not in the manifest")
+    one(lines, "profile/notes.txt: belongs to no GPU")
+    one(lines, "profile/.h200.abc: left over")
+    one(lines, "profile/a100: has no manifest.json")
+    one(lines, "profile/t4: has no manifest.json")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (
+            '"samples":21',
+            '"samples":"21"',
+            "day49.jsonl:4: ceiling ceiling-copy: the schema refuses $.samples: '21' is not",
+        ),
+        (
+            '"percent":81.5,',
+            "",
+            "day49.jsonl:6: row vector add: the schema refuses $: 'percent' is a required property",
+        ),
+        (
+            '"record":"row"',
+            '"record":"rwo"',
+            "day49.jsonl:6: rwo vector add: the schema knows no such record, only run,",
+        ),
+        (
+            '"ms_min":0.2475',
+            '"ms_min":0.26',
+            "day49.jsonl:6: row vector add: ms_min, ms, ms_max are [0.26, 0.25, 0.2525]",
+        ),
+        ('"value":15.75', '"value":1e999', "day49.jsonl:5: not a JSON line: 1e999 is not a finite number"),
+        ('"value":15.75', '"value":1,"value":2', "day49.jsonl:5: not a JSON line: the key 'value' is there twice"),
+        ('"ok":true,"checked":1024,"wrong":0', '"ok":false,"checked":1024,"wrong":1,"message":"m"', "the check failed"),
+        ('{"record":"ridge"', '[{"record":"ridge"', "day49.jsonl:5: not a JSON line"),
+        (
+            '"device":"NVIDIA H200"',
+            '"device":"Tesla T4"',
+            "day49.jsonl:1: device is 'Tesla T4', and must be 'NVIDIA H200'",
+        ),
+        (UUID, UUID.replace("0", "9"), "day49.jsonl:1: uuid is 'GPU-99999999-"),
+        ('"schema":1', '"schema":2', "day49.jsonl:1: schema 2, this script knows 1"),
+    ],
+    ids=short,
+)
+def test_lines_that_are_wrong_though_the_sum_is_right(repository, old, new, said):
+    text = (repository.h200 / "day49.jsonl").read_text()
+    assert old in text
+    repository.rewrite_recorded("day49.jsonl", text.replace(old, new, 1).encode())
+    one(repository.red(), f"profile/h200/{said}" if said.startswith("day49") else said)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda data: b"", "day49.jsonl:1: the file is empty"),
+        (lambda data: data[:-9], "day49.jsonl:8: the last line has no end: the file is cut off"),
+        (lambda data: bytes(range(128, 256)) + b"\n" + data, "day49.jsonl:1: not text (UTF-8)"),
+        (lambda data: data + data, "day49.jsonl:9: a run record must stand first and only there"),
+        (lambda data: data[data.index(b"\n") + 1 :], "day49.jsonl:1: a run record must stand first"),
+    ],
+    ids=short,
+)
+def test_files_that_are_wrong_though_the_sum_is_right(repository, change, said):
+    repository.rewrite_recorded("day49.jsonl", change((repository.h200 / "day49.jsonl").read_bytes()))
+    one(repository.red(), f"profile/h200/{said}")
+
+
+def test_a_binary_file_in_place_of_a_table(repository):
+    (repository.h200 / "day49.txt").write_bytes(bytes(range(256)))
+    lines = repository.red()
+    one(lines, "profile/h200/day49.txt:1: edited")
+    one(lines, "README.md:2: profile/h200/day49.txt is not text (UTF-8)")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "not a manifest (JSONDecodeError"),
+        ("[]", "not a manifest (TypeError"),
+        ("{}", "not a manifest (KeyError: 'schema')"),
+        ('{"schema": 2}', "schema 2, this script knows 1"),
+        ('{"schema": 1, "device": "x", "days": [], "files": {}}', "not a manifest (AttributeError"),
+        ('{"schema": 1, "device": 5, "days": {}, "files": {}}', "manifest: device is not a str"),
+        ('{"schema": 1, "device": "x", "days": {"49": {}}, "files": {}}', "not a manifest (KeyError: 'source')"),
+        ('{"schema": 1, "device": "x", "days": {}, "files": {"a": {"sha256": 5}}}', "a: sha256 is not a str"),
+        ('{"schema": 1, "device": "x", "days": {"x": {}}, "files": {}}', "not a manifest (ValueError: invalid literal"),
+        ("\xff", "not a manifest (UnicodeDecodeError"),
+    ],
+)
+def test_a_manifest_that_is_none(repository, text, said):
+    (repository.h200 / "manifest.json").write_bytes(text.encode("latin-1"))
+    lines = repository.red()
+    assert said in lines[0] and lines[0].startswith("profile/h200/manifest.json: ")
+
+
+@pytest.mark.parametrize("source", ["README.md", "../day49-fake/fake.cu", "/etc/passwd"])
+def test_a_manifest_with_another_source(repository, source):
+    repository.edit_manifest(lambda manifest: manifest["files"]["day49.txt"].update(source=source))
+    one(repository.red(), f"profile/h200/manifest.json: not a manifest (ValueError: day49.txt: the source '{source}'")
+
+
+def test_a_manifest_with_a_file_elsewhere(repository):
+    def change(manifest):
+        manifest["files"]["../day49.txt"] = manifest["files"].pop("day49.txt")
+
+    repository.edit_manifest(change)
+    one(repository.red(), "profile/h200/manifest.json: not a manifest (ValueError: ../day49.txt: a file of this folder")
+
+
+def test_a_manifest_of_another_device(repository):
+    repository.edit_manifest(lambda manifest: manifest.update(device="Tesla T4"))
+    one(repository.red(), "profile/h200/day49.jsonl:1: device is 'NVIDIA H200', and must be 'Tesla T4'")
+
+
+def test_no_manifest(repository):
+    (repository.h200 / "manifest.json").unlink()
+    one(repository.red(), "profile/h200: has no manifest.json")
+
+
+@pytest.mark.parametrize("text", [None, "{", '{"type": 5}', '{"type": "object"}'])
+def test_a_schema_that_is_none_is_named(repository, text):
+    schema = repository.root / "scripts/schema/row.schema.json"
+    schema.unlink()
+    if text is not None:
+        schema.write_text(text)
+    assert repository.red()[0].startswith("scripts/schema/row.schema.json: ")
+
+
+def test_all_problems_are_told_at_once(repository):
+    repository.replace("profile/h200/day49.txt", "0.2369", "0.2269")
+    repository.replace("day49-fake/fake.cu", "3.0f", "4.0f")
+    repository.write("profile/h200/more", "x")
+    lines = repository.red()
+    assert len(lines) == 5
+    assert all(line.split(":")[0] in ("README.md", "day49-fake/fake.cu") or "profile/h200/" in line for line in lines)
+
+
+# ---- readme ----------------------------------------------------------------------------------------------------------
+
+
+def test_blocks_are_filled_once_and_checked(bare):
+    bare.run("record")
+    lines = bare.red("readme", "--check")
+    one(lines, "README.md:3: not what profile/h200/day49.txt holds: scripts/evidence.py readme fills it in")
+    assert bare.run("readme").stdout == "README.md: filled in\n"
+    text = (bare.root / "README.md").read_text()
+    snippet = SOURCE.split("// snippet: kernel\n")[1].split("// end snippet: kernel")[0]
+    assert text == (
+        f"# Days\n<!-- begin recorded: profile/h200/day49.txt -->\n```text\n{TABLE}```\n<!-- end recorded -->\n"
+        f"<!-- begin snippet: day49-fake/fake.cu kernel -->\n```cuda\n{snippet}```\n<!-- end snippet -->\n"
+        "On a T4:\n<!-- begin recorded: profile/t4/day49.txt -->\nnot yet recorded\n<!-- end recorded -->\n"
+    )
+    os.utime(bare.root / "README.md", ns=(1, 1))
+    assert bare.run("readme").stdout == ""
+    assert (bare.root / "README.md").stat().st_mtime_ns == 1
+    bare.run("readme", "--check")
+
+
+def test_every_readme_is_filled(repository):
+    for name in ("day49-fake/README.md", "profile/README.md"):
+        repository.write(name, README)
+    assert repository.run("readme").stdout.splitlines() == [
+        "day49-fake/README.md: filled in",
+        "profile/README.md: filled in",
+    ]
+    assert "9 README blocks" in repository.run("verify").stdout
+
+
+def test_a_figure_edited_in_a_readme(repository):
+    repository.replace("README.md", "0.2369", "0.1369")
+    one(repository.red(), "README.md:7: not what profile/h200/day49.txt holds")
+
+
+def test_a_snippet_that_differs_from_the_source(repository):
+    repository.replace("README.md", "i < n", "i <= n")
+    one(repository.red(), "README.md:15: not what day49-fake/fake.cu kernel holds")
+
+
+def test_a_comment_changed_in_a_snippet_of_the_source(repository):
+    repository.replace("day49-fake/fake.cu", "the only line that counts", "the line that counts")
+    lines = repository.red()
+    assert len(lines) == 1 and lines[0].startswith("README.md:15: not what day49-fake/fake.cu kernel holds")
+
+
+def test_something_invented_for_a_card_that_nobody_recorded(repository):
+    repository.replace("README.md", "\nnot yet recorded\n", "\n```text\nvector add  1.0\n```\n")
+    one(repository.red(), "README.md:21: not what profile/t4/day49.txt holds")
+
+
+def test_text_with_a_fence_in_it_gets_a_longer_fence():
+    assert EVIDENCE.fenced("text", "a\n```\nb\n") == ["````text", "a", "```", "b", "````"]
+
+
+@pytest.mark.parametrize("arguments", [["readme"], ["readme", "--check"], ["verify"]])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("<!-- begin recorded: profile/h200/day49.png -->\n<!-- end recorded -->\n", "README.md:1: no recorded file"),
+        ("<!-- begin recorded: profile/h200/dya49.txt -->\n<!-- end recorded -->\n", "README.md:1: no recorded file"),
+        ("<!-- begin recorded: profile/h200/day50.txt -->\n<!-- end recorded -->\n", "README.md:1: no recorded file"),
+        ("<!-- begin recorded: profile/../README.md -->\n<!-- end recorded -->\n", "README.md:1: no recorded file"),
+        (
+            "<!-- begin snippet: day49-fake/fake.cu none -->\n<!-- end snippet -->\n",
+            "README.md:1: day49-fake/fake.cu has 0",
+        ),
+        ("<!-- begin snippet: day49-fake/none.cu x -->\n<!-- end snippet -->\n", "README.md:1: no snippet"),
+        ("<!-- begin snippet: ../x.cu x -->\n<!-- end snippet -->\n", "README.md:1: no snippet"),
+        ("a\n<!-- begin recorded: profile/t4/day49.txt -->\nb\n", "README.md:2: this block is never closed"),
+        ("<!-- end recorded -->\n", "README.md:1: no marker here (no block is open)"),
+        (
+            "<!-- begin recorded: profile/t4/day49.txt -->\n<!-- end snippet -->\n",
+            "README.md:2: no marker here (the block",
+        ),
+        (
+            "<!-- begin recorded: a -->\n<!-- begin recorded: b -->\n",
+            "README.md:2: no marker here (the block of line 1",
+        ),
+        ("<!--begin recorded: profile/t4/day49.txt -->\n", "README.md:1: no marker here"),
+        ("see <!-- begin recorded: profile/t4/day49.txt -->\n", "README.md:1: no marker here"),
+    ],
+    ids=short,
+)
+def test_wrong_blocks_are_named_and_nothing_is_written(repository, arguments, text, said):
+    repository.write("README.md", text)
+    stale = repository.write("profile/README.md", README)
+    assert said in "\n".join(repository.red(*arguments))
+    assert (repository.root / "README.md").read_text() == text
+    assert stale.read_text() == README
+
+
+# ---- compare ---------------------------------------------------------------------------------------------------------
+
+
+def compared(repository, *lines, code=0):
+    runs = []
+    for number, text in enumerate(lines):
+        runs.append(repository.root / f"run{number}.jsonl")
+        runs[-1].write_text(text)
+    return repository.run("compare", repository.h200, "--from", *runs, code=code).stdout
+
+
+def test_the_same_figures_are_the_same(repository):
+    output = compared(repository, run_lines())
+    assert "2 of 2 passed" in output
+    assert len([line for line in output.splitlines() if line.endswith("  same")]) == 5
+    line = one(output.splitlines(), "ceiling ceiling-copy")
+    assert line.split() == ["ceiling", "ceiling-copy", "4184.5", "4184.5", "GB/s", "1.000", "same"]
+    assert "after a margin of 5 %" in output and "Spearman" not in output
+
+
+@pytest.mark.parametrize(("scale", "verdict"), [(1.06, "same"), (0.94, "same"), (1.09, "slower"), (0.91, "faster")])
+def test_figures_beyond_spread_and_margin_are_judged(repository, scale, verdict):
+    output = compared(repository, run_lines(scale))
+    line = one(output.splitlines(), "row matmul, naive")
+    assert line.split()[-2:] == [f"{scale:.3f}", verdict]
+    assert one(output.splitlines(), "ridge ridge-point").endswith("same")
+
+
+@pytest.mark.parametrize(("value", "verdict"), [("16.5", "same"), ("16.6", "higher"), ("14.9", "lower")])
+def test_a_figure_without_a_time_is_judged_by_its_value(repository, value, verdict):
+    output = compared(repository, run_lines().replace('"value":15.75', f'"value":{value}'))
+    assert one(output.splitlines(), "ridge ridge-point").endswith(verdict)
+
+
+def test_rows_of_one_side_are_named(repository):
+    text = run_lines().replace('"variant":"stencil"', '"variant":"stencil, new"')
+    output = compared(repository, text).splitlines()
+    assert one(output, "row stencil ").endswith("only in recorded")
+    assert one(output, "row stencil, new").endswith("only in yours")
+
+
+def test_another_model_compares_in_shape_and_checks_alone(repository):
+    output = compared(repository, run_lines(4.0, device="Tesla T4"))
+    assert "Another model" in output and "2 of 2 passed" in output
+    assert "verdict" not in output and "slower" not in output
+    assert "order of the 3 rows by time: Spearman's rank correlation 1.00" in output
+    swapped = run_lines(device="Tesla T4").replace("matmul, naive", "x").replace("stencil", "matmul, naive")
+    output = compared(repository, swapped.replace('"x"', '"stencil"'))
+    assert "Spearman's rank correlation -1.00" in output
+
+
+def test_spearman():
+    assert EVIDENCE.spearman([1, 2, 3, 4], [10, 20, 30, 40]) == pytest.approx(1)
+    assert EVIDENCE.spearman([1, 2, 3, 4], [4, 3, 2, 1]) == pytest.approx(-1)
+    assert EVIDENCE.spearman([1, 2, 2, 3], [1, 2, 3, 4]) == pytest.approx(0.9486832980505138)
+
+
+def test_a_failed_check_fails_and_is_named(repository):
+    wrong = {"ok": False, "wrong": 7, "message": "first wrong element 3"}
+    text = lines_of(run_record(), check("vector add", "vectorAdd"), check("matmul, naive", "matmulNaive", **wrong))
+    output = compared(repository, text, code=1)
+    assert "FAILED matmulNaive (matmul, naive, full): first wrong element 3" in output
+    assert "1 of 2 passed" in output
+    assert len([line for line in output.splitlines() if line.endswith("only in recorded")]) == 5
+
+
+def test_a_run_without_checks_proves_nothing(repository):
+    lines = [line for line in run_lines().splitlines(keepends=True) if '"check"' not in line]
+    assert "0 of 0 passed: nothing says that" in compared(repository, "".join(lines), code=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "run0.jsonl:1: the file is empty"),
+        (run_lines()[:-5], "run0.jsonl:8: the last line has no end"),
+        (run_lines() + run_lines(device="Tesla T4"), "run0.jsonl:9: a run record must stand first"),
+        (run_lines(schema=2), "run0.jsonl:1: schema 2, this script knows 1"),
+        (run_lines(day=30), "run0.jsonl:1: day 30 is not recorded"),
+        (run_lines().replace('"value":15.75', f'"value":{"9" * 400}'), "run0.jsonl:5: not a JSON line: 9999"),
+        (run_lines().replace('"value":15.75', '"value":"fast"'), "run0.jsonl:5: ridge ridge-point: value is 'fast'"),
+    ],
+    ids=short,
+)
+def test_bad_runs_are_named(repository, text, said):
+    path = repository.root / "run0.jsonl"
+    path.write_text(text)
+    result = repository.run("compare", repository.h200, "--from", path, code=1)
+    assert said in result.stderr and result.stdout == ""
+
+
+def test_a_bad_run_does_not_keep_the_next_from_being_compared(repository):
+    output = compared(repository, run_lines(day=30), run_lines(1.5), code=1)
+    assert "slower" in one(output.splitlines(), "row vector add")
+
+
+def test_odd_but_readable_rows_do_no_harm(repository):
+    text = run_lines().replace('"unit":"FLOP/byte"', '"unit":null').replace('"variant":"stencil"', '"variant":["a"]')
+    assert "only in yours" in compared(repository, text)
+
+
+def test_missing_files_are_named(repository):
+    result = repository.run("compare", repository.h200, "--from", repository.root / "none.jsonl", code=1)
+    assert "none.jsonl: No such file" in result.stderr
+    result = repository.run("compare", repository.profile / "t4", code=1)
+    assert "t4: no manifest.json" in result.stderr
+
+
+def test_compare_runs_the_days_of_the_folder(repository):
+    repository.add_day(30)  # is not recorded, so it is not run
+    repository.fake("day49.jsonl", run_lines(1.5))
+    output = repository.run("compare", repository.h200).stdout
+    assert "slower" in one(output.splitlines(), "row vector add")
+    assert "day 30" not in output
+    assert "day 30 is not recorded" in repository.run("compare", repository.h200, "--day", "30", code=1).stderr
+
+
+def test_compare_shows_a_run_whose_check_failed(repository):
+    text = run_lines().replace(
+        '"ok":true,"checked":1024,"wrong":0', '"ok":false,"checked":1024,"wrong":1,"message":"m"', 1
+    )
+    repository.fake("day49.jsonl", text)
+    repository.fake("json-exit", "1")
+    result = repository.run("compare", repository.h200, code=1)
+    assert "FAILED vectorAdd" in result.stdout
+
+
+def test_compare_without_a_gpu_is_a_skip(repository):
+    repository.fake("compute_cap", "")
+    result = repository.run("compare", repository.h200, code=77)
+    assert len(result.stderr.splitlines()) == 1
+    repository.fake("compute_cap", "9.0\n")
+    repository.fake("json-exit", "77")
+    repository.fake("day49.jsonl", "")
+    assert "cannot run here" in repository.run("compare", repository.h200, code=77).stderr
+
+
+# ---- this repository -------------------------------------------------------------------------------------------------
+
+
+def test_what_this_repository_records_is_as_recorded(source_dir):
+    done = subprocess.run(
+        [sys.executable, SCRIPT, "verify", "--root", source_dir], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_real_sample_lines_fit_what_is_expected_here(source_dir):
+    """The lines made up above have the shape of the schema, so a change of the schema shows here first."""
+    refuse = EVIDENCE.schema_refusal(source_dir)
+    assert len(EVIDENCE.read_run(run_lines().encode(), "sample", refuse)) == 8
