@@ -129,15 +129,16 @@ def test_broken_pipe_is_a_failure(program):
 
 
 def test_profile_launches_each_kernel_once_in_order(program):
-    result = run(program, "--profile", env={"CUDA_DAYS_CPU_LOG": "1"})
+    expected = PROFILE_ORDER[f"{program.parent.name}/{program.name}"]
+    # What is launched is logged before it is skipped, and skipping saves the time.
+    result = run(program, "--profile", env={"CUDA_DAYS_CPU_LOG": "1", "CUDA_DAYS_CPU_SKIP": ",".join(expected)})
     assert result.returncode == 0, result.stderr
     launches = [line.split()[3] for line in result.stderr.splitlines() if line.startswith("CPU backend: launch ")]
-    assert launches == PROFILE_ORDER[f"{program.parent.name}/{program.name}"]
+    assert launches == expected
 
 
-@pytest.mark.parametrize("locale", ["C", "de_DE.UTF-8"])
-def test_json_lines(program, locale):
-    result = run(program, "--check", "--json", env={"LC_ALL": locale})
+def test_json_lines(program):
+    result = run(program, "--check", "--json", env={"LC_ALL": "de_DE.UTF-8"})
     assert result.returncode == 0, result.stderr
     records = [json.loads(line) for line in result.stdout.splitlines()]
     assert records[0]["record"] == "run"

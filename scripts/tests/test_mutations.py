@@ -222,9 +222,3 @@ def test_planted_fault_is_caught(day, fault, source_dir, build_dir, cxx, tmp_pat
 def test_skipped_launch_is_caught(day, kernel, build_dir):
     program = build_dir / day.removesuffix(".cu")
     assert_fails_naming(kernel, *run_check(program, CUDA_DAYS_CPU_SKIP=kernel))
-
-
-@pytest.mark.parametrize("day", KERNELS)
-def test_nothing_planted_passes(day, build_dir):
-    code, output = run_check(build_dir / day.removesuffix(".cu"))
-    assert code == 0, output
