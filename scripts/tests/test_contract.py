@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 
+import jsonschema
 import pytest
 
 pytestmark = pytest.mark.skipif(
@@ -137,10 +138,19 @@ def test_profile_launches_each_kernel_once_in_order(program):
     assert launches == expected
 
 
-def test_json_lines(program):
+@pytest.fixture(scope="module")
+def schema(source_dir):
+    """The validator of one line of JSON."""
+    text = (source_dir / "scripts" / "schema" / "row.schema.json").read_text()
+    return jsonschema.Draft202012Validator(json.loads(text))
+
+
+def test_json_lines(program, schema):
     result = run(program, "--check", "--json", env={"LC_ALL": "de_DE.UTF-8"})
     assert result.returncode == 0, result.stderr
     records = [json.loads(line) for line in result.stdout.splitlines()]
+    for record in records:
+        schema.validate(record)
     assert records[0]["record"] == "run"
     assert records[0]["backend"] == "cpu"
     assert {record["record"] for record in records[1:]} == {"check"}
@@ -149,10 +159,13 @@ def test_json_lines(program):
     assert all(record["ok"] and record["checked"] > 0 for record in records[1:])
 
 
-def test_json_of_a_failed_check(program):
+def test_json_of_a_failed_check(program, schema):
     kernel = PROFILE_ORDER[f"{program.parent.name}/{program.name}"][1]
     result = run(program, "--check", "--json", env={"CUDA_DAYS_CPU_SKIP": kernel})
     assert result.returncode == 1
-    failed = [record for record in map(json.loads, result.stdout.splitlines()) if record.get("ok") is False]
+    records = [json.loads(line) for line in result.stdout.splitlines()]
+    for record in records:
+        schema.validate(record)
+    failed = [record for record in records if record.get("ok") is False]
     assert failed and {record["symbol"] for record in failed} == {kernel}
     assert all(record["wrong"] > 0 and "got " in record["message"] for record in failed)

@@ -1,0 +1,666 @@
+#!/usr/bin/env python3
+"""Collect what the days print with --json in one database, and compare runs and cards.
+
+    build/gpu/day49-roofline/roofline --json > run.jsonl
+    scripts/bench_ingest.py ingest run.jsonl profile/ more-runs/
+    scripts/bench_ingest.py report
+
+The database is SQLite: Python brings it, and one file takes a million rows in half a minute on one core. It has a table
+per record type of scripts/schema/row.schema.json, whose columns are that type's keys; `run` numbers the runs. A run is
+known by a digest of its records, whatever the order of keys, lines, files and calls, so the same run comes in once. A
+call takes everything that it is given or, if a line is bad, nothing.
+
+Good lines need nothing but Python; to say what is wrong with a bad one it takes jsonschema, and for Parquet duckdb,
+both in scripts/requirements.txt.
+
+Exit code: 0 done; 1 bad input, a database or file that cannot be used; 2 bad usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import csv
+import functools
+import hashlib
+import importlib
+import io
+import itertools
+import json
+import operator
+import os
+import re
+import sqlite3
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+ROOT = Path(__file__).resolve().parents[1]
+SCHEMA_FILE = Path("scripts/schema/row.schema.json")
+DEFAULT_DB = ROOT / "build" / "bench.sqlite"
+
+MAX_PROBLEMS = 20  # more of them say nothing new
+MAX_LINE = 1 << 20  # bytes; a day's lines have a few hundred
+BATCH = 1000  # records per insert; larger ones leave the cache
+LOCK_SECONDS = 60  # how long to wait for another ingest
+APPLICATION_ID = 0x63756461  # "cuda": tells our database from another program's
+TABLE_WIDTH = 100  # columns of text
+
+# The types are spelled so that SQLite and DuckDB mean the same by them.
+SQL_TYPES = {"string": "TEXT", "integer": "BIGINT", "number": "DOUBLE", "boolean": "BOOLEAN"}
+BEST: dict[str, Callable[[list[float]], float | None]] = {"lower": min, "higher": max, "neither": lambda values: None}
+
+
+class Refused(Exception):
+    """Something the user has to put right; its text is all they need."""
+
+
+# ---- the schema ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One record type: `columns` maps each key but `record` to its SQL type, `report` is the schema's x-report."""
+
+    name: str
+    columns: dict[str, str]
+    report: dict[str, Any] | None
+    schema: dict[str, Any]  # of this record type alone
+    surely_valid: Callable[[Any], bool]  # see make_test
+
+    @functools.cached_property
+    def _validator(self) -> Any:
+        jsonschema = needed("jsonschema", "to say what is wrong with a line")
+        return jsonschema.Draft202012Validator(self.schema)
+
+    def errors(self, fields: dict[str, Any]) -> list[str]:
+        """Return what the schema does not take in a record, in words."""
+        return [] if self.surely_valid(fields) else [_in_words(error) for error in self._validator.iter_errors(fields)]
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The record types by name, in the schema's order, and the version that `run` records carry."""
+
+    version: int
+    kinds: dict[str, Kind]
+
+
+def load_schema(file: Path = ROOT / SCHEMA_FILE) -> Schema:
+    """Read the record types, the one place that says which records and keys there are."""
+    document = json.loads(file.read_text(encoding="utf-8"))
+    definitions = document["$defs"]
+    kinds = {}
+    for name in map(_target, document["oneOf"]):
+        definition = definitions[name]
+        columns = {}
+        for key, value in definition["properties"].items():
+            value = definitions[_target(value)] if "$ref" in value else value
+            columns[key] = SQL_TYPES[value.get("type", "string")]  # a const or enum without a type is of strings
+        del columns["record"]  # the table's name says it
+        schema = {**definition, "$defs": definitions}
+        kinds[name] = Kind(name, columns, definition.get("x-report"), schema, make_test(schema))
+    return Schema(definitions["run"]["properties"]["schema"]["const"], kinds)
+
+
+def _target(reference: dict[str, str]) -> str:
+    return reference["$ref"].rpartition("/")[2]
+
+
+def _in_words(error: Any) -> str:
+    """Return a jsonschema error with key and value, in a length that a message bears."""
+    rule, value = error.validator_value, error.instance
+    if error.validator == "anyOf":
+        keys = dict.fromkeys(key for choice in rule for key in choice["properties"])
+        given = {key: value[key] for key in keys if key in value}
+        text = f"{_short(given)} is none of: {', or '.join(choice['description'] for choice in rule)}"
+    elif error.validator == "const":
+        text = f"{_short(value)} is not {_short(rule)}"
+    else:
+        text = error.message if len(error.message) <= 200 else f"{error.message[:97]}...{error.message[-100:]}"
+    meaning = f" ({error.schema['description']})" if error.path and "description" in error.schema else ""
+    return ": ".join([*map(str, error.path), text + meaning])
+
+
+# Rules of the schema language as Python, {0} is the value: all that make_test knows about a single value.
+TYPES = {"object": "type({0}) is dict", "string": "type({0}) is str", "boolean": "type({0}) is bool"}
+TYPES.update({"integer": "type({0}) is int", "number": "(type({0}) is float or type({0}) is int)"})
+BOUNDS = {"minimum": "{0} >= {1}", "exclusiveMinimum": "{0} > {1}", "maximum": "{0} <= {1}"}
+BOUNDS.update({"minLength": "len({0}) >= {1}", "maxLength": "len({0}) <= {1}"})
+ANNOTATIONS = {"$defs", "description", "x-report"}
+
+
+def make_test(schema: dict[str, Any]) -> Callable[[Any], bool]:
+    """Return a test that is true only for what the schema surely takes; where it is false, jsonschema has the word.
+
+    It is for speed: of a row jsonschema takes 450 microseconds, fastjsonschema 12, this 3, and there may be a million.
+    """
+    constants: dict[str, Any] = {}
+
+    def constant(value: Any) -> str:
+        name = f"constant{len(constants)}"
+        constants[name] = value
+        return name
+
+    def equals(value: str, wanted: Any) -> str:
+        return f"(type({value}) is {type(wanted).__name__} and {value} == {wanted!r})"
+
+    def rules(schema: Any, value: str) -> str:
+        """Return Python source, true only if `value`, itself source, surely keeps the rules of the schema."""
+        if schema is False:
+            return "False"
+        parts = ["True"]
+        for keyword, rule in schema.items():
+            if keyword == "$ref":
+                parts.append(rules(definitions[_target(schema)], value))
+            elif keyword == "type":
+                parts.append(TYPES[rule].format(value))
+            elif keyword in BOUNDS:
+                parts.append(BOUNDS[keyword].format(value, rule))
+            elif keyword == "pattern":
+                parts.append(f"{constant(re.compile(rule).search)}({value})")
+            elif keyword == "const":
+                parts.append(equals(value, rule))
+            elif keyword == "enum":
+                parts.append(f"({' or '.join(equals(value, choice) for choice in rule)})")
+            elif keyword == "anyOf":
+                parts.append(f"({' or '.join(rules(choice, value) for choice in rule)})")
+            elif keyword == "required":
+                parts += [f"{key!r} in {value}" for key in rule]
+            elif keyword == "properties":
+                for key, inner in rule.items():
+                    parts.append(f"({key!r} not in {value} or {rules(inner, f'{value}[{key!r}]')})")
+            elif keyword == "additionalProperties" and rule is False:
+                parts.append(f"{constant(frozenset(schema['properties']))}.issuperset({value})")
+            elif keyword not in ANNOTATIONS:
+                parts.append("False")  # not known here: never sure
+        return " and ".join(parts)
+
+    definitions = schema["$defs"]
+    test = eval(f"lambda value: {rules(schema, 'value')}", constants)
+
+    def surely_valid(value: Any) -> bool:
+        try:
+            return bool(test(value))
+        except TypeError:  # compared with a bound of another type
+            return False
+
+    return surely_valid
+
+
+def needed(module: str, purpose: str) -> Any:
+    """Import a package that Python does not bring; Refused says how to get it."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError:
+        raise Refused(
+            f"the Python package {module} is not there, needed {purpose}: use build/venv/bin/python, which "
+            "scripts/lessons test makes, or python3 -m pip install -r scripts/requirements.txt"
+        ) from None
+
+
+# ---- one line --------------------------------------------------------------------------------------------------------
+
+
+class BadLine(Exception):
+    """What is wrong with a line; `fatal` if reading on in its file makes no sense."""
+
+    def __init__(self, text: str, fatal: bool = False):
+        super().__init__(text)
+        self.fatal = fatal
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise BadLine(f"the key {_short(twice)} is there twice; keep the one that the program printed")
+    return fields
+
+
+def _constant(literal: str) -> float:
+    raise BadLine(f"{literal} is not JSON, where numbers are finite; take the run again with --json")
+
+
+DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant)
+
+
+def parse(raw: bytes) -> dict[str, Any]:
+    """Return the object that a line of bytes, line end included, holds; BadLine if it holds none."""
+    try:
+        fields = DECODER.decode(raw.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise _why_not_json(raw, error) from None
+    if not isinstance(fields, dict):
+        raise BadLine(f"holds {_short(fields)}, but every line is one JSON object, {{...}}")
+    return fields
+
+
+def _why_not_json(raw: bytes, error: Exception) -> BadLine:
+    again = "take the run again with --json"
+    if isinstance(error, UnicodeDecodeError) or b"\0" in raw:
+        at = error.start if isinstance(error, UnicodeDecodeError) else raw.index(b"\0")
+        return BadLine(
+            f"not text: byte 0x{raw[at]:02x} at column {at + 1}; give the UTF-8 lines that a day prints with --json "
+            "(PowerShell's > writes UTF-16: use cmd /c)",
+            fatal=True,
+        )
+    if not raw.endswith(b"\n"):
+        if len(raw) == MAX_LINE:
+            return BadLine(f"over {MAX_LINE} bytes, and a day's lines are short; {again}", fatal=True)
+        if raw.lstrip().startswith(b"{"):
+            return BadLine(f"cut off after {_short(raw.decode()[-30:])}: whoever wrote it stopped early; {again}")
+    if isinstance(error, json.JSONDecodeError):
+        return BadLine(f"not JSON: {error.msg} at column {error.colno}, in {_short(raw.decode().rstrip())}; {again}")
+    what = "nested too deep" if isinstance(error, RecursionError) else "a number with too many digits"
+    return BadLine(f"{what}; {again}")
+
+
+def _short(value: Any) -> str:
+    """Return a value as JSON in ASCII, in a length that a message bears."""
+    text = json.dumps(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def check(fields: dict[str, Any], schema: Schema) -> Kind:
+    """Return the type of a record that the schema takes; BadLine says what it does not take."""
+    again = "take the run again, or update the scripts if a newer program printed it"
+    name = fields.get("record")
+    kind = schema.kinds.get(name) if isinstance(name, str) else None
+    if kind is None:
+        raise BadLine(f"record is {_short(name)}, not one of {', '.join(schema.kinds)}; {again}")
+    if name == "run":
+        version = fields.get("schema")
+        if isinstance(version, int) and version > schema.version:
+            raise BadLine(
+                f"schema version {version} comes from the future, known is {schema.version}; update the scripts",
+                fatal=True,
+            )
+    errors = kind.errors(fields)
+    if errors:
+        raise BadLine(f"{name} record: {'; '.join(errors[:3])} [{SCHEMA_FILE}]; {again}")
+    return kind
+
+
+# ---- ingest ----------------------------------------------------------------------------------------------------------
+
+
+@functools.lru_cache
+def _sorted_by_key(keys: tuple[str, ...]) -> tuple[str, operator.itemgetter]:
+    ordered = sorted(keys)
+    return ascii(ordered), operator.itemgetter(*ordered)
+
+
+def digest(fields: dict[str, Any]) -> bytes:
+    """Return the SHA-256 of a record, the same for any order of its keys and on every machine."""
+    keys, values = _sorted_by_key(tuple(fields))
+    return hashlib.sha256(f"{keys}{ascii(values(fields))}".encode("ascii")).digest()
+
+
+class Stage:
+    """All that one call reads, in a temporary database, until every line of it is known to be good."""
+
+    def __init__(self, schema: Schema):
+        self.schema = schema
+        self.problems: list[str] = []
+        self.connection = sqlite3.connect("", isolation_level=None, timeout=LOCK_SECONDS)
+        self.connection.execute("PRAGMA journal_mode = OFF")
+        create_tables(self.connection, schema, "main")
+        self.connection.execute("BEGIN")
+        self._rows: dict[str, list[tuple]] = {name: [] for name in schema.kinds}
+        self._waiting = 0
+        self._run = 0
+        self._head: tuple | None = None  # the open run's own values
+        self._digests: list[bytes] = []
+
+    def refuse(self, shown: str, line: int, text: str) -> None:
+        """Note what is wrong at a file and line; Refused when it is enough."""
+        self.problems.append(f"{shown}:{line}: {text}")
+        if len(self.problems) == MAX_PROBLEMS:
+            raise Refused("\n".join([*self.problems, f"stopped after {MAX_PROBLEMS} bad lines; nothing was changed"]))
+
+    def add(self, kind: Kind, fields: dict[str, Any]) -> None:
+        """Add a record; a `run` record closes the run before it."""
+        values = tuple(map(fields.get, kind.columns))
+        if kind.name == "run":
+            self.end_run()
+            self._run += 1
+            self._head = values
+        else:
+            self._rows[kind.name].append((self._run, *values))
+            self._waiting += 1
+            if self._waiting >= BATCH:
+                self._flush()
+        self._digests.append(digest(fields))
+
+    def end_run(self) -> None:
+        """Close the open run, if there is one."""
+        if self._head is not None:
+            run_digest = hashlib.sha256(b"".join(sorted(self._digests))).hexdigest()
+            self._rows["run"].append((self._run, run_digest, *self._head))
+        self._head = None
+        self._digests = []
+
+    def _flush(self) -> None:
+        # A run that this call met before is ignored (digest is unique), and its records then belong to no run.
+        for name, rows in self._rows.items():
+            if rows:
+                marks = ", ".join("?" * len(rows[0]))
+                self.connection.executemany(f'INSERT OR IGNORE INTO main."{name}" VALUES ({marks})', rows)
+                rows.clear()
+        self._waiting = 0
+
+    def move_to(self, db: Path) -> tuple[int, int, int]:
+        """Move the runs that `db` lacks there, in one transaction; return runs added, records added, runs met."""
+        self._flush()
+        execute = self.connection.execute
+        execute("COMMIT")
+        execute("ATTACH ? AS db", (str(db),))
+        execute("BEGIN IMMEDIATE")
+        create_tables(self.connection, self.schema, "db")
+        execute("CREATE TEMP TABLE fresh AS SELECT run FROM main.run WHERE digest NOT IN (SELECT digest FROM db.run)")
+        (base,) = execute("SELECT coalesce(max(run), 0) FROM db.run").fetchone()
+        records = 0
+        for kind in self.schema.kinds.values():
+            columns = ", ".join(f'"{column}"' for column in own_columns(kind))
+            (run, rest) = columns.split(", ", 1)
+            records += execute(
+                f'INSERT INTO db."{kind.name}" ({columns}) SELECT {run} + {base}, {rest} FROM main."{kind.name}" '
+                "WHERE run IN (SELECT run FROM temp.fresh) ORDER BY rowid"
+            ).rowcount
+        (added,) = execute("SELECT count(*) FROM temp.fresh").fetchone()
+        execute("COMMIT")
+        return added, records, self._run
+
+
+def own_columns(kind: Kind) -> dict[str, str]:
+    """Return the columns of a record type's table with their declarations."""
+    own = {"run": "INTEGER PRIMARY KEY", "digest": "TEXT UNIQUE"} if kind.name == "run" else {"run": "INTEGER"}
+    return {**own, **kind.columns}
+
+
+def create_tables(connection: sqlite3.Connection, schema: Schema, database: str) -> None:
+    """Bring an attached database up to the schema: make what is missing, keep what is there.
+
+    Refused if it belongs to another program or to a newer schema.
+    """
+    execute = connection.execute
+    file = next(file for _, name, file in execute("PRAGMA database_list") if name == database)
+    (owner,) = execute(f"PRAGMA {database}.application_id").fetchone()
+    (version,) = execute(f"PRAGMA {database}.user_version").fetchone()
+    (tables,) = execute(f"SELECT count(*) FROM {database}.sqlite_master").fetchone()
+    if tables and owner != APPLICATION_ID:
+        raise Refused(f"{file}: is a database of another program; give another file with --db")
+    if version > schema.version:
+        raise Refused(
+            f"{file}: its schema version {version} comes from the future, known is {schema.version}; update the scripts"
+        )
+    if not tables:
+        execute(f"PRAGMA {database}.application_id = {APPLICATION_ID}")
+    if version < schema.version:
+        execute(f"PRAGMA {database}.user_version = {schema.version}")
+    for kind in schema.kinds.values():
+        columns = own_columns(kind)
+        declared = ", ".join(f'"{column}" {declaration}' for column, declaration in columns.items())
+        execute(f'CREATE TABLE IF NOT EXISTS {database}."{kind.name}" ({declared})')
+        there = {column[1] for column in execute(f'PRAGMA {database}.table_info("{kind.name}")')}
+        for column in columns.keys() - there:
+            execute(f'ALTER TABLE {database}."{kind.name}" ADD COLUMN "{column}" {columns[column]}')
+
+
+def read(stage: Stage, shown: str, stream: BinaryIO) -> None:
+    """Stage the runs of one input, which are of one card; what is wrong goes to `stage.problems`."""
+    number = 0
+    first: tuple[str, str, int] | None = None  # the input's card, and the line that named it
+    in_run = False
+    for number, raw in enumerate(iter(lambda: stream.readline(MAX_LINE), b""), start=1):
+        try:
+            fields = parse(raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw)
+            if fields.get("record") == "run":
+                in_run = True  # also if it is bad: then that is all there is to say
+            kind = check(fields, stage.schema)
+            if not in_run:
+                in_run = True
+                raise BadLine(
+                    f"{kind.name} record before any run record: the run's beginning is missing; take it again"
+                )
+            if kind.name == "run":
+                card = (fields["device"], fields["uuid"])
+                first = first or (*card, number)
+                if card != first[:2]:
+                    raise BadLine(
+                        f"a second card, {card[0]} {card[1]}, after {first[0]} {first[1]} in line {first[2]}; "
+                        "their lines may be mixed: write one file per card, and give both"
+                    )
+            stage.add(kind, fields)
+        except BadLine as problem:
+            stage.refuse(shown, number, str(problem))
+            if problem.fatal:
+                break
+    stage.end_run()
+    if number == 0:
+        stage.refuse(shown, 1, "the file is empty; take the run again with --json")
+
+
+def inputs(paths: Iterable[str]) -> Iterator[tuple[str, BinaryIO]]:
+    """Yield name and stream of every input: a file, each *.jsonl below a folder, or stdin for "-"."""
+    for path in paths:
+        if path == "-":
+            yield "<stdin>", sys.stdin.buffer
+            continue
+        files = [Path(path)]
+        if files[0].is_dir():
+            files = sorted(files[0].rglob("*.jsonl"))
+            if not files:
+                raise Refused(f"{path}: no *.jsonl in this folder or below; name the files themselves")
+        for file in files:
+            with file.open("rb") as stream:
+                yield str(file), stream
+
+
+def ingest(paths: Iterable[str], db: Path) -> str:
+    """Put all runs of `paths` into `db`, made if missing, and return what was done; Refused changes nothing."""
+    stage = Stage(load_schema())
+    with contextlib.closing(stage.connection):
+        for shown, stream in inputs(paths):
+            read(stage, shown, stream)
+        if stage.problems:
+            raise Refused("\n".join([*stage.problems, "nothing was changed"]))
+        if db == DEFAULT_DB:
+            db.parent.mkdir(exist_ok=True)
+        added, records, met = stage.move_to(db)
+    return f"{db}: runs added: {added} ({records} records), there already: {met - added}\n"
+
+
+# ---- report ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Report:
+    """`rows` of values in the order of `columns`, which maps each name to its SQL type."""
+
+    columns: dict[str, str]
+    rows: list[tuple]
+
+
+def make_report(db: Path) -> Report:
+    """Return best and median of every case on every card, over the runs, in the order of card, record type, case."""
+    schema = load_schema()
+    kinds = [kind for kind in schema.kinds.values() if kind.report]
+    cases = {key: kind.columns[key] for kind in kinds for key in kind.report["case"]}
+    text, number = SQL_TYPES["string"], SQL_TYPES["number"]
+    columns = {"device": text, "uuid": text, "record": text, **cases, "symbol": text, "metric": text, "unit": text}
+    columns.update(runs=SQL_TYPES["integer"], best=number, median=number)
+
+    rows = []
+    uri = f"{db.as_uri()}?mode=rw"  # not created if it is not there
+    with contextlib.closing(sqlite3.connect(uri, uri=True, isolation_level=None, timeout=LOCK_SECONDS)) as connection:
+        create_tables(connection, schema, "main")
+        connection.execute("BEGIN")  # one state of it, whoever writes meanwhile
+        for order, kind in enumerate(kinds):
+            # What tells groups apart comes first: the card, the case, metric and unit.
+            keys = [f'r."{key}"' if key in kind.columns else "NULL" for key in (*cases, "metric", "unit", "symbol")]
+            size = 2 + len(keys) - 1
+            members = collections.defaultdict(list)
+            for row in connection.execute(
+                f"SELECT run.device, run.uuid, {', '.join(keys)}, r.run, r.value "
+                f'FROM "{kind.name}" AS r JOIN run USING (run)'
+            ):
+                members[row[:size]].append(row[size:])
+            for group, found in members.items():
+                device, uuid, *case, metric, unit = group
+                symbols, runs, values = zip(*found)
+                symbol = " ".join(sorted(set(symbols) - {None})) or None
+                best, median = BEST[kind.report["better"]](values), statistics.median(values)
+                row = (device, uuid, kind.name, *case, symbol, metric, unit, len(set(runs)), best, median)
+                # A key younger than the run is NULL there, and comes first.
+                rows.append(((device, uuid, order, *((key is not None, key) for key in case), metric, unit), row))
+    rows.sort(key=operator.itemgetter(0))
+    return Report(columns, [row for _, row in rows])
+
+
+def as_csv(report: Report) -> str:
+    """Return the report as CSV with a header; numbers in full, empty where there is none."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(report.columns)
+    writer.writerows(report.rows)
+    return text.getvalue()
+
+
+def as_table(report: Report) -> str:
+    """Return the report for a person: a block per card, six significant digits, no line over TABLE_WIDTH."""
+    names = list(report.columns)[3:]  # the card stands above its block, and the record type is in the CSV
+    right = [report.columns[name] != SQL_TYPES["string"] for name in names]
+    blocks = []
+    for (device, uuid), rows in itertools.groupby(report.rows, key=lambda row: row[:2]):
+        cells = [names] + [[_cell(value) for value in row[3:]] for row in rows]
+        widths = [max(map(len, column)) for column in zip(*cells)]
+        for index in range(len(names)):
+            if not any(line[index] for line in cells[1:]):
+                widths[index] = 0  # no case of this card has it
+        while sum(widths) + sum(map(bool, widths)) - 1 > TABLE_WIDTH:
+            widths[widths.index(max(widths))] -= 1
+        lines = [f"{device}, {uuid[:12]}"[:TABLE_WIDTH]]
+        for line in cells:
+            shown = [_fit(cell, width, to_right) for cell, width, to_right in zip(line, widths, right) if width]
+            lines.append(" ".join(shown).rstrip())
+        blocks.append("\n".join(lines) + "\n")
+    return "\n".join(blocks)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _fit(cell: str, width: int, to_right: bool) -> str:
+    if len(cell) > width:
+        cell = f"{cell[: width - 1]}~"
+    return cell.rjust(width) if to_right else cell.ljust(width)
+
+
+def write_parquet(report: Report, file: Path) -> None:
+    """Write the report as a Parquet file, with DuckDB, which takes it as CSV."""
+    duckdb = needed("duckdb", "to write Parquet")
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "report.csv")
+        source.write_text(as_csv(report), encoding="utf-8")
+        options = {"header": True, "sep": ",", "quotechar": '"', "escapechar": '"', "dtype": report.columns}
+        try:
+            duckdb.read_csv(str(source), **options).write_parquet(str(file))
+        except duckdb.Error as error:
+            raise Refused(f"{file}: {error}; can files be written there?") from None
+
+
+def write_whole(path: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` fill a temporary file beside `path` and put it in place in one step."""
+    path = regular(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        write(temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def regular(path: Path) -> Path:
+    """Return the absolute path; Refused if it is there and not an ordinary file (a folder, a device)."""
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        raise Refused(f"{path}: is not an ordinary file; name one, or one to be made")
+    return path
+
+
+def report(db: Path, form: str, out: Path | None) -> str:
+    """Write the report as `form` to `out` and return "", or return its text if there is no `out`."""
+    if not db.exists():
+        raise Refused(f"{db}: no such database; fill it with: scripts/bench_ingest.py ingest --db {db} PATH...")
+    made = make_report(db)
+    if not made.rows:
+        print(f"{db}: no timed record; runs on a GPU without --check have some", file=sys.stderr)
+    if form == "parquet":
+        write_whole(out, lambda file: write_parquet(made, file))
+        return ""
+    text = as_csv(made) if form == "csv" else as_table(made)
+    if out is None:
+        return text
+    write_whole(out, lambda file: file.write_bytes(text.encode("utf-8")))
+    return ""
+
+
+def print_whole(text: str) -> None:
+    """Print and flush; Refused if stdout does not take it."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except OSError as error:
+        raise Refused(f"stdout: {error.strerror}; not all of the text was written") from None
+
+
+# ---- command line ----------------------------------------------------------------------------------------------------
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line and return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    taking = commands.add_parser("ingest", help="put runs into the database")
+    taking.add_argument(
+        "paths", nargs="+", metavar="PATH", help="file, folder (every *.jsonl below it), or - for stdin"
+    )
+    showing = commands.add_parser("report", help="best and median per card, day and variant")
+    showing.add_argument("--format", choices=["table", "csv", "parquet"], default="table", help="default: table")
+    showing.add_argument("--out", type=Path, metavar="FILE", help="write there and not to stdout; parquet needs it")
+    for command in (taking, showing):
+        command.add_argument("--db", type=Path, metavar="FILE", default=DEFAULT_DB, help="default: build/bench.sqlite")
+    options = parser.parse_args(arguments)
+    if options.command == "report" and options.format == "parquet" and options.out is None:
+        showing.error("--format parquet is for a file: add --out FILE")
+
+    try:
+        db = regular(options.db)
+        try:
+            ingesting = options.command == "ingest"
+            text = ingest(options.paths, db) if ingesting else report(db, options.format, options.out)
+        except sqlite3.Error as error:
+            raise Refused(f"{db}: {error}; is it a database of this script, and may you write it?") from None
+        print_whole(text)
+    except Refused as error:
+        print(error, file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(*filter(None, (error.filename, error.strerror)), sep=": ", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,569 @@
+"""scripts/bench_ingest.py: what it takes in once, what it refuses whole, what it reports, and how fast."""
+
+import csv
+import functools
+import importlib
+import json
+import os
+import random
+import resource
+import sqlite3
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+SCRIPTS = Path(__file__).resolve().parents[1]
+SCRIPT = SCRIPTS / "bench_ingest.py"
+DATA = Path(__file__).parent / "data" / "ingest"
+GPU = DATA / "day49-h200.jsonl"
+CPU = DATA / "day49-cpu-failed.jsonl"
+GPU_LINES = GPU.read_text().splitlines()
+RUN, ROW = GPU_LINES[0], next(line for line in GPU_LINES if '"record":"row"' in line)
+
+
+@pytest.fixture(scope="module")
+def tool():
+    """Return the script as a module."""
+    sys.path.insert(0, str(SCRIPTS))
+    try:
+        return importlib.import_module("bench_ingest")
+    finally:
+        sys.path.remove(str(SCRIPTS))
+
+
+@pytest.fixture
+def db(tmp_path):
+    return tmp_path / "bench.sqlite"
+
+
+def run(command, db, *arguments, stdin=None, env=None):
+    """Run the script with a database and return the result; stdin is bytes."""
+    result = subprocess.run(
+        [sys.executable, SCRIPT, command, "--db", db, *arguments],
+        input=stdin,
+        capture_output=True,
+        check=False,
+        env={**os.environ, **(env or {})},
+    )
+    result.stdout, result.stderr = result.stdout.decode(), result.stderr.decode()
+    assert "Traceback" not in result.stderr
+    return result
+
+
+def ingest(db, *paths, stdin=None):
+    result = run("ingest", db, *paths, stdin=stdin)
+    assert (result.returncode, result.stderr) == (0, "")
+    return result.stdout
+
+
+def report(db, *arguments):
+    result = run("report", db, *arguments)
+    assert (result.returncode, result.stderr) == (0, "")
+    return result.stdout
+
+
+def refused(result, *parts):
+    assert (result.returncode, result.stdout) == (1, "")
+    for part in parts:
+        assert part in result.stderr
+
+
+def query(db, sql):
+    with sqlite3.connect(db) as connection:
+        found = connection.execute(sql).fetchall()
+    connection.close()
+    return found
+
+
+def lines(*records):
+    return "".join(f"{record if isinstance(record, str) else json.dumps(record)}\n" for record in records)
+
+
+def a_run(minute=0, device="Card A", uuid="a", values=(1.0,), **changes):
+    """Return the lines of a run on a made-up card; one row per value."""
+    head = {**json.loads(RUN), "device": device, "utc": f"2026-01-01T00:{minute:02}:00Z"}
+    head["uuid"] = f"GPU-{uuid * 8}-{uuid * 4}-{uuid * 4}-{uuid * 4}-{uuid * 12}"
+    rows = [{**json.loads(ROW), "variant": f"v{index}", "value": value} for index, value in enumerate(values)]
+    return lines(head, *({**row, **changes} for row in rows))
+
+
+# ---- what comes in
+
+
+def test_every_record_type_has_its_table_and_every_key_its_column(db):
+    assert ingest(db, GPU) == f"{db}: runs added: 1 ({len(GPU_LINES)} records), there already: 0\n"
+    for record in {json.loads(line)["record"] for line in GPU_LINES}:
+        given = [json.loads(line) for line in GPU_LINES if json.loads(line)["record"] == record]
+        keys = [key for key in given[0] if key != "record"]
+        selected = ", ".join(f'"{key}"' for key in keys)
+        stored = query(db, f'SELECT run, {selected} FROM "{record}" ORDER BY rowid')
+        assert stored == [(1, *(line.get(key) for key in keys)) for line in given]
+
+
+def test_a_failed_check_is_kept_with_its_message(db):
+    ingest(db, CPU)
+    assert query(db, "SELECT ok, wrong > 0, message IS NULL FROM 'check'") == [(1, 0, 1), (0, 1, 0)]
+
+
+def test_several_runs_in_one_file_folders_and_stdin(db, tmp_path):
+    folder = tmp_path / "folder"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "two.jsonl").write_text(a_run(1) + a_run(2))
+    (folder / "deep" / "three.jsonl").write_text(a_run(3))
+    (folder / "notes.txt").write_text("not a run")
+    printed = ingest(db, folder, "-", CPU, stdin=(a_run(4) + a_run(5)).encode())
+    assert "runs added: 6" in printed
+    assert query(db, "SELECT count(*), count(DISTINCT digest), count(DISTINCT utc) FROM run") == [(6, 6, 6)]
+    assert query(db, "SELECT run, count(*) FROM row GROUP BY run") == [(1, 1), (2, 1), (3, 1), (4, 1), (5, 1)]
+
+
+def shuffled_keys(text):
+    return lines(*(dict(reversed(json.loads(line).items())) for line in text.splitlines()))
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        lambda text: text,
+        lambda text: text.replace("\n", "\r\n"),
+        lambda text: text.rstrip("\n"),
+        lambda text: "\ufeff" + text,
+        lambda text: text.replace('":', '" : '),
+        lambda text: lines(*(dict(reversed(json.loads(line).items())) for line in text.splitlines())),
+        lambda text: lines(text.splitlines()[0], *reversed(text.splitlines()[1:])),
+        lambda text: text + text,
+    ],
+    ids=["same", "CRLF", "no last newline", "byte order mark", "spaces", "key order", "line order", "twice"],
+)
+def test_the_same_run_is_one_run(db, tmp_path, again):
+    file = tmp_path / "again.jsonl"
+    file.write_bytes(again(GPU.read_text()).encode())
+    assert "runs added: 1" in ingest(db, GPU, file)
+    tables = [name for (name,) in query(db, "SELECT name FROM sqlite_master WHERE type = 'table'")]
+    before = {table: query(db, f'SELECT * FROM "{table}"') for table in tables}
+    for paths in ([GPU, file], [file]):
+        assert "runs added: 0 (0 records)" in ingest(db, *paths)
+    assert before == {table: query(db, f'SELECT * FROM "{table}"') for table in tables}
+    assert sum(map(len, before.values())) == len(GPU_LINES)
+
+
+def test_the_order_of_files_and_calls_does_not_matter(tmp_path):
+    files = []
+    for minute in range(4):
+        files.append(tmp_path / f"{minute}.jsonl")
+        files[-1].write_text(a_run(minute, values=(1.0 + minute, 2.0)))
+    one, other = tmp_path / "one.sqlite", tmp_path / "other.sqlite"
+    ingest(one, *files)
+    for file in (files[2], files[0], tmp_path, files[1]):
+        ingest(other, file)
+    digests = "SELECT digest FROM run ORDER BY digest"
+    assert query(one, digests) == query(other, digests)
+    assert report(one, "--format", "csv") == report(other, "--format", "csv")
+
+
+def test_a_run_that_differs_in_one_value_is_another_run(db, tmp_path):
+    file = tmp_path / "other.jsonl"
+    file.write_text(GPU.read_text().replace('"samples":21', '"samples":22', 1))
+    ingest(db, GPU)
+    assert "runs added: 1" in ingest(db, file)
+
+
+def test_two_at_once_both_come_in(db, tmp_path):
+    processes = []
+    for minute in range(4):
+        file = tmp_path / f"{minute}.jsonl"
+        file.write_text(a_run(minute) + a_run(9))
+        processes.append(subprocess.Popen([sys.executable, SCRIPT, "ingest", "--db", db, file], stdout=subprocess.PIPE))
+    assert [(process.communicate(), process.returncode)[1] for process in processes] == [0] * 4
+    assert query(db, "SELECT count(*) FROM run") == [(5,)]
+    assert query(db, "SELECT count(*) FROM row JOIN run USING (run)") == [(5,)]
+
+
+# ---- what is refused: named by file and line, and nothing changes
+
+BAD = {
+    "empty file": (b"", 1, ["empty"]),
+    "binary file": (bytes(range(256)) * 20, 1, ["not text", "byte 0x00", "column 1"]),
+    "binary in the middle": (f"{RUN}\n".encode() + b"\x7fELF\xff", 2, ["not text", "byte 0xff", "column 5"]),
+    "UTF-16": (GPU.read_text().encode("utf-16"), 1, ["not text", "UTF-16"]),
+    "truncated line": (GPU.read_bytes()[:-20], len(GPU_LINES), ["cut off after", "take the run again"]),
+    "endless line": (b"a" * 3_000_000, 1, ["over 1048576 bytes"]),
+    "no JSON": (lines(RUN, "hello").encode(), 2, ["not JSON", "column 1", "hello"]),
+    "blank line": (lines(RUN, "", ROW).encode(), 2, ["not JSON"]),
+    "blank file": (b" \n", 1, ["not JSON"]),
+    "nested too deep": (lines(RUN, "[" * 200_000).encode(), 2, ["nested too deep"]),
+    "endless number": (lines(RUN, ROW.replace('"day":5', '"day":' + "5" * 5000)).encode(), 2, ["; take the run again"]),
+    "no object": (lines(RUN, "[1, 2]").encode(), 2, ["[1, 2]", "one JSON object"]),
+    "NaN": (lines(RUN, ROW.replace('"percent":', '"percent":NaN,"x":')).encode(), 2, ["NaN", "finite"]),
+    "Infinity": (lines(RUN, ROW.replace('"percent":', '"percent":-Infinity,"x":')).encode(), 2, ["-Infinity"]),
+    "number that overflows": (lines(RUN, ROW.replace('"percent":', '"percent":1e999,"x":')).encode(), 2, ["percent"]),
+    "key twice": (lines(RUN, ROW.replace('"day":5', '"day":5,"day":6')).encode(), 2, ['"day" is there twice']),
+    "unknown record": (lines(RUN, {"record": "sgemm"}).encode(), 2, ['record is "sgemm"', "run, check, ceiling"]),
+    "record of another type": (lines(RUN, {"record": []}).encode(), 2, ["record is []"]),
+    "no record": (lines(RUN, {}).encode(), 2, ["record is null"]),
+    "rows before a run": (lines(ROW, ROW, RUN).encode(), 1, ["row record before any run record"]),
+    "schema of the future": (lines(RUN.replace('"schema":1', '"schema":2'), "x").encode(), 1, ["version 2", "future"]),
+    "schema of the past": (lines(RUN.replace('"schema":1', '"schema":0')).encode(), 1, ["schema: 0 is not 1"]),
+    "two cards": (
+        (a_run(1) + a_run(2, "Card B", "b")).encode(),
+        3,
+        ["Card B", "Card A", "line 1", "one file per card"],
+    ),
+    "two cards of one name": ((a_run(1) + a_run(2, uuid="b")).encode(), 3, ["GPU-bbbbbbbb", "GPU-aaaaaaaa"]),
+    "negative time": (a_run(ms=-0.25).encode(), 2, ["row record: ms: -0.25"]),
+    "text for a number": (a_run(ms="0.25").encode(), 2, ["ms: '0.25' is not of type 'number'"]),
+    "unknown unit": (a_run(unit="furlong").encode(), 2, ['unit: "furlong" is not "ms"']),
+    "unknown key": (a_run(colour=1).encode(), 2, ["'colour' was unexpected", "row.schema.json"]),
+    "half a character": (lines(RUN.replace("-O3", "\\ud800")).encode(), 1, ["run record: flags"]),
+    "check at odds with itself": (
+        lines(RUN, GPU_LINES[1].replace('"wrong":0', '"wrong":3')).encode(),
+        2,
+        ['{"ok": true, "wrong": 3} is none of: ok with none wrong and no message, or not ok'],
+    ),
+}
+
+
+@pytest.mark.parametrize(("bad", "way"), [*((bad, "file") for bad in BAD), ("empty file", "stdin"), ("NaN", "stdin")])
+def test_bad_input_is_named_and_changes_nothing(db, tmp_path, bad, way):
+    content, line, parts = BAD[bad]
+    ingest(db, CPU)
+    before = db.read_bytes()
+    file = tmp_path / "bad.jsonl"
+    file.write_bytes(content)
+    result = run("ingest", db, GPU, file) if way == "file" else run("ingest", db, GPU, "-", stdin=content)
+    refused(result, *parts)
+    shown = file if way == "file" else "<stdin>"
+    assert result.stderr.startswith(f"{shown}:{line}: ")
+    assert result.stderr.endswith("\nnothing was changed\n")
+    assert len(result.stderr.splitlines()) == 2
+    assert all(len(text) < 600 for text in result.stderr.splitlines())
+    assert db.read_bytes() == before
+
+
+def test_bad_input_makes_no_database(db, tmp_path):
+    file = tmp_path / "bad.jsonl"
+    file.write_text("{")
+    refused(run("ingest", db, GPU, file))
+    assert sorted(tmp_path.iterdir()) == [file]
+
+
+def test_all_bad_lines_of_all_files_are_named(db, tmp_path):
+    one, other = tmp_path / "one.jsonl", tmp_path / "other.jsonl"
+    one.write_text(lines(RUN, "x", ROW, ROW.replace('"ms":', '"mss":')))
+    other.write_text("")
+    result = run("ingest", db, one, other)
+    refused(result)
+    assert [text.partition(": ")[0] for text in result.stderr.splitlines()] == [
+        f"{one}:2",
+        f"{one}:4",
+        f"{other}:1",
+        "nothing was changed",
+    ]
+    assert "'ms' is a required property; Additional properties are not allowed ('mss' was unexpected)" in result.stderr
+
+
+def test_it_stops_after_twenty(db, tmp_path):
+    file = tmp_path / "bad.jsonl"
+    file.write_text(lines(RUN, *["x"] * 50))
+    result = run("ingest", db, file)
+    refused(result, "stopped after 20 bad lines; nothing was changed")
+    assert len(result.stderr.splitlines()) == 21
+
+
+def test_a_file_or_folder_that_is_not_there_is_named(db, tmp_path):
+    refused(run("ingest", db, GPU, tmp_path / "gone.jsonl"), "gone.jsonl", "No such file")
+    (tmp_path / "empty").mkdir()
+    refused(run("ingest", db, GPU, tmp_path / "empty"), "empty: no *.jsonl")
+    assert not db.exists()
+
+
+def test_what_is_not_our_database_is_left_alone(tmp_path):
+    text, folder, foreign, future = (tmp_path / name for name in ("text", "folder", "foreign", "future"))
+    text.write_text("not a database, and long enough to be looked at " * 10)
+    folder.mkdir()
+    query(foreign, "CREATE TABLE theirs (a)")
+    ingest(future, GPU)
+    query(future, "PRAGMA user_version = 2")
+    for file, part in (
+        (text, "not a database"),
+        (folder, "ordinary file"),
+        (foreign, "another program"),
+        (future, "2"),
+    ):
+        before = file.read_bytes() if file.is_file() else b""
+        for result in (run("ingest", file, GPU), run("report", file)):
+            refused(result, str(file), part)
+        assert (file.read_bytes() if file.is_file() else b"") == before
+    refused(run("ingest", "/dev/null", GPU), "/dev/null", "ordinary file")
+
+
+# ---- the fast test and jsonschema
+
+
+def test_the_fast_test_takes_what_the_days_print(tool):
+    schema = tool.load_schema()
+    for line in [*GPU_LINES, *CPU.read_text().splitlines()]:
+        fields = json.loads(line)
+        assert schema.kinds[fields["record"]].surely_valid(fields)
+
+
+def test_the_fast_test_and_jsonschema_agree_on_mutated_records(tool):
+    schema = tool.load_schema()
+    validators = {name: jsonschema.Draft202012Validator(kind.schema) for name, kind in schema.kinds.items()}
+    records = [json.loads(line) for line in [*GPU_LINES, *CPU.read_text().splitlines()]]
+    values = [value for record in records for value in record.values()]
+    values += [None, [], {}, "", "x", "x\n", "\x7f", "é", "x" * 121, True, False, 0, 1, -1, 1.0, 0.5, -0.0]
+    values += [2**63 - 1, 2**63, -(2**70), 10**19, 1e18, 1.1e18, float("inf"), -float("inf"), 5e-324]
+    keys = sorted({key for record in records for key in record})
+    source = random.Random(49)
+    verdicts = {"sure": 0, "valid": 0, "invalid": 0}
+    for _ in range(5000):
+        record = dict(source.choice(records))
+        name = record["record"]
+        for _ in range(source.choice([0, 1, 1, 1, 2])):
+            key = source.choice([*record, source.choice(keys)])
+            if source.random() < 0.2:
+                record.pop(key, None)
+            else:
+                record[key] = source.choice(values)
+        sure, valid = schema.kinds[name].surely_valid(record), validators[name].is_valid(record)
+        assert valid or not sure, record
+        verdicts["sure" if sure else "valid" if valid else "invalid"] += 1
+    assert verdicts["sure"] > 1000
+    assert verdicts["invalid"] > 2500
+    assert verdicts["valid"] < 50  # what no day prints, such as 1.0 for an integer
+
+
+def test_a_rule_that_the_fast_test_does_not_know_is_left_to_jsonschema(tool):
+    schema = {"$defs": {}, "type": "object", "properties": {"a": {"type": "integer", "multipleOf": 2}}}
+    kind = tool.Kind("x", {}, None, schema, tool.make_test(schema))
+    assert not kind.surely_valid({"a": 2})
+    assert kind.errors({"a": 2}) == []
+    assert kind.errors({"a": 3}) == ["a: 3 is not a multiple of 2"]
+
+
+def test_good_lines_need_no_package_and_bad_ones_say_which(db, tmp_path):
+    (tmp_path / "jsonschema.py").write_text("raise ModuleNotFoundError('planted')")
+    (tmp_path / "duckdb.py").write_text("raise ModuleNotFoundError('planted')")
+    without = {"PYTHONPATH": str(tmp_path)}
+    assert run("ingest", db, GPU, env=without).returncode == 0
+    refused(run("ingest", db, "-", stdin=a_run(ms=-1).encode(), env=without), "jsonschema", "requirements.txt")
+    out = tmp_path / "out.parquet"
+    refused(run("report", db, "--format", "parquet", "--out", out, env=without), "duckdb", "requirements.txt")
+    assert not out.exists()
+
+
+# ---- a record type and a key that come along
+
+
+def test_a_new_record_type_is_one_entry_and_old_databases_follow(tool, db, tmp_path, monkeypatch):
+    ingest(db, GPU)
+    document = json.loads((SCRIPTS / "schema" / "row.schema.json").read_text())
+    sgemm = json.loads(json.dumps(document["$defs"]["shape"]))
+    sgemm["properties"].update(record={"const": "sgemm"}, n={"$ref": "#/$defs/some"}, metric={"const": "gflops"})
+    sgemm["properties"].update(unit={"const": "GFLOP/s"})
+    sgemm["required"].append("n")
+    sgemm["x-report"]["case"].append("n")
+    document["$defs"]["row"]["x-report"]["case"].append("level")
+    document["$defs"]["sgemm"] = sgemm
+    document["$defs"]["row"]["properties"]["level"] = {"enum": ["L1", "L2"]}
+    document["oneOf"].append({"$ref": "#/$defs/sgemm"})
+    (tmp_path / "row.schema.json").write_text(json.dumps(document))
+    monkeypatch.setattr(tool, "load_schema", functools.partial(tool.load_schema, tmp_path / "row.schema.json"))
+
+    shape = {**json.loads(next(line for line in GPU_LINES if '"record":"shape"' in line)), "record": "sgemm", "day": 44}
+    shape.update(metric="gflops", unit="GFLOP/s", variant="2d tile")
+    file = tmp_path / "day44.jsonl"
+    head = RUN.replace('"day":49', '"day":44')
+    row = {**json.loads(ROW), "level": "L2"}
+    file.write_text(lines(head, *({**shape, "n": n, "value": n} for n in (512, 1024)), row))
+    assert "runs added: 1 (4 records)" in tool.ingest([str(file)], db)
+    assert "runs added: 0" in tool.ingest([str(file), str(GPU)], db)
+
+    assert query(db, "SELECT variant, n, value FROM sgemm") == [("2d tile", 512, 512.0), ("2d tile", 1024, 1024.0)]
+    assert query(db, "SELECT level, count(*) FROM row GROUP BY level") == [(None, 2), ("L2", 1)]
+    table = tool.as_table(tool.make_report(db))
+    assert [line.split()[:5] for line in table.splitlines() if "2d tile" in line] == [
+        ["44", "2d", "tile", "512", "copyCoalesced"],
+        ["44", "2d", "tile", "1024", "copyCoalesced"],
+    ]
+    assert [line.split()[-1] for line in table.splitlines() if "vectorAdd " in line] == ["0.236498"] * 2
+    assert all(len(line) <= 100 for line in table.splitlines())
+
+
+# ---- report
+
+
+@pytest.fixture
+def runs(db, tmp_path):
+    """Return a database with three runs of card A and one of card B."""
+    values = [(3.0, 10.0), (1.0, 11.0), (2.0, 30.0)]
+    for minute, pair in enumerate(values):
+        (tmp_path / f"a{minute}.jsonl").write_text(a_run(minute, values=pair))
+    (tmp_path / "b.jsonl").write_text(a_run(0, "Card B", "b", values=(5.0,)))
+    ingest(db, tmp_path, GPU)
+    return db
+
+
+def test_best_and_median_per_card_day_and_variant(runs):
+    rows = list(csv.DictReader(report(runs, "--format", "csv").splitlines()))
+    made_up = [row for row in rows if row["device"].startswith("Card")]
+    shown = [(row["device"], row["variant"], row["runs"], row["best"], row["median"]) for row in made_up]
+    assert shown == [
+        ("Card A", "v0", "3", "1.0", "2.0"),
+        ("Card A", "v1", "3", "10.0", "11.0"),
+        ("Card B", "v0", "1", "5.0", "5.0"),
+    ]
+    assert {(row["record"], row["day"], row["symbol"], row["metric"], row["unit"]) for row in made_up} == {
+        ("row", "5", "vectorAdd", "ms", "ms")
+    }
+
+
+def test_the_best_rate_is_the_highest_and_a_ridge_has_no_best(db, tmp_path):
+    for factor in (1, 2, 3):
+        text = GPU.read_text().replace("-11-30T", f"-11-{factor:02}T")
+        for name in ("ceiling", "shape", "ridge"):
+            for line in text.splitlines():
+                if f'"record":"{name}"' in line:
+                    fields = json.loads(line)
+                    fields["value"] *= factor
+                    text = text.replace(line, json.dumps(fields))
+        (tmp_path / f"{factor}.jsonl").write_text(text)
+    ingest(db, tmp_path)
+    given = {
+        fields["variant"]: fields["value"]
+        for fields in map(json.loads, GPU_LINES)
+        if fields["record"] in ("ceiling", "shape")
+    }
+    rows = {row["variant"]: row for row in csv.DictReader(report(db, "--format", "csv").splitlines())}
+    for variant, value in given.items():
+        assert float(rows[variant]["best"]) == 3 * value
+        assert float(rows[variant]["median"]) == 2 * value
+    assert rows["ridge-point"]["best"] == ""
+    assert float(rows["ridge-point"]["median"]) > 0
+
+
+def test_a_case_whose_kernel_differs_between_runs_stays_one_case(db, tmp_path):
+    file = tmp_path / "two.jsonl"
+    file.write_text(a_run(1, symbol="copyVector") + a_run(2, symbol="copyCoalesced", values=(3.0,)))
+    ingest(db, file)
+    (row,) = csv.DictReader(report(db, "--format", "csv").splitlines())
+    assert (row["symbol"], row["runs"], float(row["median"])) == ("copyCoalesced copyVector", "2", 2.0)
+
+
+def test_the_table_stays_within_a_hundred_columns(db, tmp_path):
+    long = a_run(1, "Card " + "C" * 100, variant="v" * 120, symbol="s" * 120, value=1.23456789e17)
+    (tmp_path / "long.jsonl").write_text(long)
+    ingest(db, tmp_path, GPU)
+    table = report(db)
+    assert max(map(len, table.splitlines())) <= 100
+    assert "vvv~ " in table
+    assert "1.23457e+17" in table
+    for line in GPU_LINES:
+        assert json.loads(line).get("variant", "") in table
+    assert table.count("GPU-") == 1  # the long name leaves no room for it
+
+
+def test_two_cards_of_one_name_are_two_blocks(db, tmp_path):
+    (tmp_path / "1.jsonl").write_text(a_run(1, uuid="b"))
+    (tmp_path / "2.jsonl").write_text(a_run(1, uuid="a"))
+    ingest(db, tmp_path)
+    heads = [line for line in report(db).splitlines() if line.startswith("Card")]
+    assert heads == ["Card A, GPU-aaaaaaaa", "Card A, GPU-bbbbbbbb"]
+
+
+def test_parquet_holds_what_the_csv_holds(runs, tmp_path):
+    duckdb = pytest.importorskip("duckdb")
+    folder = tmp_path / "a [b] it's *"  # nothing of this is a pattern
+    folder.mkdir()
+    refused(run("report", runs, "--format", "parquet", "--out", folder / "gone" / "x"), "gone")
+    assert report(runs, "--format", "parquet", "--out", folder / "x.parquet") == ""
+    assert [file.name for file in folder.iterdir()] == ["x.parquet"]
+    out = (folder / "x.parquet").rename(tmp_path / "x.parquet")
+    table = duckdb.read_parquet(str(out))
+    rows = list(csv.reader(report(runs, "--format", "csv").splitlines()))
+    assert table.columns == rows[0]
+    assert dict(zip(table.columns, map(str, table.types)))["median"] == "DOUBLE"
+    stored = [["" if value is None else str(value) for value in row] for row in table.fetchall()]
+    assert stored == rows[1:]
+
+
+def test_out_is_replaced_whole(runs, tmp_path):
+    out = tmp_path / "out" / "report.csv"
+    refused(run("report", runs, "--out", out), str(out.parent))
+    out.parent.mkdir()
+    out.write_text("old")
+    assert report(runs, "--format", "csv", "--out", out) == ""
+    assert out.read_text() == report(runs, "--format", "csv")
+    assert report(runs, "--out", out) == ""
+    assert out.read_text() == report(runs)
+    assert list(out.parent.iterdir()) == [out]
+    refused(run("report", runs, "--out", "/dev/null"), "/dev/null", "ordinary file")
+
+
+def test_a_missing_database_is_named_and_not_made(db):
+    refused(run("report", db), str(db), "no such database", "ingest")
+    assert not db.exists()
+
+
+@pytest.mark.parametrize("form", ["table", "csv"])
+def test_runs_without_timings_make_an_empty_report_and_say_so(db, form):
+    ingest(db, CPU)
+    result = run("report", db, "--format", form)
+    assert result.returncode == 0
+    assert len(result.stdout.splitlines()) == (form == "csv")
+    assert "no timed record" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["ingest", "report"])
+def test_a_full_stdout_is_an_error(db, command):
+    ingest(db, GPU)
+    arguments = [GPU] if command == "ingest" else []
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(
+            [sys.executable, SCRIPT, command, "--db", db, *arguments], stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    assert result.returncode == 1
+    assert result.stderr.decode().splitlines() == ["stdout: No space left on device; not all of the text was written"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        ([], "command"),
+        (["ingest"], "PATH"),
+        (["exgest"], "exgest"),
+        (["report", "--format", "xlsx"], "xlsx"),
+        (["report", "--format", "parquet"], "--out"),
+        (["report", "--bets"], "--bets"),
+    ],
+)
+def test_bad_usage(arguments, part):
+    result = subprocess.run([sys.executable, SCRIPT, *arguments], capture_output=True, text=True, check=False)
+    assert result.returncode == 2
+    assert part in result.stderr
+
+
+# ---- speed
+
+
+def test_a_hundred_thousand_rows_within_six_seconds_of_one_core(db, tmp_path):
+    source = random.Random(1)
+    rows = [json.loads(ROW) for _ in range(2000)]
+    for row in rows:
+        row.update({key: row[key] * source.uniform(0.9, 1.1) for key in ("ms", "ms_min", "ms_max", "value", "percent")})
+    text = lines(*rows)
+    file = tmp_path / "many.jsonl"
+    file.write_text("".join(a_run(minute, values=()) + text for minute in range(50)))
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert "runs added: 50 (100050 records)" in ingest(db, file)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    # Processor time, because other tests run beside this one. A tenth of the million that may take a minute.
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 6
+    (row,) = csv.DictReader(report(db, "--format", "csv").splitlines())
+    assert row["runs"] == "50"
+    assert float(row["median"]) == statistics.median(row["value"] for row in rows)

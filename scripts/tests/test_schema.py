@@ -1,0 +1,181 @@
+"""scripts/schema/row.schema.json: what it takes, what it refuses, and what scripts/bench_ingest.py relies on."""
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+SCHEMA = json.loads((Path(__file__).resolve().parents[1] / "schema" / "row.schema.json").read_text(encoding="utf-8"))
+DEFINITIONS = SCHEMA["$defs"]
+RECORDS = {name: definition for name, definition in DEFINITIONS.items() if "record" in definition.get("properties", {})}
+FIXTURES = sorted((Path(__file__).parent / "data" / "ingest").glob("*.jsonl"))
+LINES = [json.loads(line) for fixture in FIXTURES for line in fixture.read_text(encoding="utf-8").splitlines()]
+ABSENT = ...  # as a changed value: take the key away
+
+
+def takes(record):
+    return jsonschema.Draft202012Validator(SCHEMA).is_valid(record)
+
+
+def sample(name, **has):
+    """Return a copy of the first fixture line of that record type with these values."""
+    return dict(next(line for line in LINES if line["record"] == name and has.items() <= line.items()))
+
+
+def changed(record, changes):
+    result = {**record, **changes}
+    return {key: value for key, value in result.items() if value is not ABSENT}
+
+
+def test_it_is_a_schema():
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+
+
+@pytest.mark.parametrize("line", LINES, ids=lambda line: f"{line['record']} {line.get('variant', '')}".strip())
+def test_takes_what_the_days_print(line):
+    assert takes(line)
+
+
+def test_the_fixtures_have_every_record_type():
+    assert {line["record"] for line in LINES} == set(RECORDS)
+
+
+def test_takes_a_ceiling_of_either_kind_and_a_check_with_either_end():
+    assert takes(sample("ceiling", metric="gbps"))
+    assert takes(sample("ceiling", metric="gflops"))
+    assert takes(sample("check", ok=True))
+    assert takes(sample("check", ok=False))
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_refuses_an_unknown_key(name):
+    assert not takes(changed(sample(name), {"colour": 1}))
+
+
+@pytest.mark.parametrize(
+    ("name", "key"), [(name, key) for name, record in RECORDS.items() for key in record["required"]]
+)
+def test_refuses_a_missing_key(name, key):
+    assert not takes(changed(sample(name), {key: ABSENT}))
+
+
+# A NaN is missing here: for jsonschema it lies within every bound. Who reads the lines refuses it, as JSON does.
+@pytest.mark.parametrize(
+    ("name", "key"), [(name, key) for name, record in RECORDS.items() for key in record["properties"]]
+)
+@pytest.mark.parametrize("value", [None, [], {}, -1, -0.5, "", 1e30, float("inf")])
+def test_refuses_what_no_key_can_hold(name, key, value):
+    record = next(line for line in LINES if line["record"] == name and key in line)
+    assert not takes(changed(record, {key: value}))
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [(name, key) for name in RECORDS for key, value in sample(name).items() if isinstance(value, (int, float))],
+)
+def test_refuses_another_type_that_python_would_take(name, key):
+    value = sample(name)[key]
+    assert not takes(changed(sample(name), {key: str(value)}))
+    assert not takes(changed(sample(name), {key: value > 0 if not isinstance(value, bool) else int(value)}))
+
+
+@pytest.mark.parametrize("record", [{}, {"record": "sgemm"}, {"record": None}, {"record": ["row"]}, [], "row", 1, None])
+def test_refuses_what_is_no_known_record(record):
+    assert not takes(record)
+
+
+def test_refuses_another_record_type_s_name():
+    for name in RECORDS:
+        for other in RECORDS.keys() - {name}:
+            assert not takes(changed(sample(name), {"record": other}))
+
+
+@pytest.mark.parametrize(
+    ("record", "changes"),
+    [
+        (sample("run"), {"schema": 2}),
+        (sample("run"), {"schema": 0}),
+        (sample("run"), {"schema": "1"}),
+        (sample("run"), {"day": 0}),
+        (sample("run"), {"backend": "hip"}),
+        (sample("run"), {"cc": "9"}),
+        (sample("run"), {"arch": "compute_90"}),
+        (sample("run"), {"uuid": "GPU-3bcf3a98"}),
+        (sample("run"), {"utc": "2026-11-30 00:24:45"}),
+        (sample("run"), {"device": "NVIDIA\nH200"}),
+        (sample("run"), {"device": "NVIDIA H200\n"}),
+        (sample("run"), {"flags": "-O3\x1b[31m"}),
+        (sample("check", ok=True), {"wrong": 1}),
+        (sample("check", ok=True), {"message": "first wrong element 0"}),
+        (sample("check", ok=True), {"ok": False}),
+        (sample("check", ok=False), {"wrong": 0}),
+        (sample("check", ok=False), {"message": ABSENT}),
+        (sample("check", ok=False), {"ok": True}),
+        (sample("check"), {"size": "huge"}),
+        (sample("check"), {"worst": 1.01}),
+        (sample("row"), {"ms": 0}),
+        (sample("row"), {"ms_min": 0}),
+        (sample("row"), {"ms_max": -0.1}),
+        (sample("row"), {"value": 0}),
+        (sample("row"), {"samples": 0}),
+        (sample("row"), {"samples": 1.5}),
+        (sample("row"), {"flop": 2**63}),
+        (sample("row"), {"metric": "gbps"}),
+        (sample("row"), {"unit": "us"}),
+        (sample("row"), {"unit": "furlong"}),
+        (sample("row"), {"ceiling": "l2"}),
+        (sample("row"), {"variant": "x" * 121}),
+        (sample("shape"), {"unit": "GFLOP/s"}),
+        (sample("ridge"), {"unit": "FLOP"}),
+        (sample("ceiling", metric="gbps"), {"unit": "GFLOP/s"}),
+        (sample("ceiling", metric="gbps"), {"metric": "gflops"}),
+        (sample("ceiling", metric="gbps"), {"metric": "gflops", "unit": "GFLOP/s"}),
+        (sample("ceiling", metric="gbps"), {"shape": ABSENT}),
+        (sample("ceiling", metric="gbps"), {"theory": 1.0}),
+        (sample("ceiling", metric="gflops"), {"unit": "GB/s"}),
+        (sample("ceiling", metric="gflops"), {"clock_mhz": ABSENT}),
+        (sample("ceiling", metric="gflops"), {"theory": ABSENT}),
+        (sample("ceiling", metric="gflops"), {"shape": "float4 x 1"}),
+    ],
+    ids=lambda value: str(value) if len(value) < 5 else value["record"],
+)
+def test_refuses(record, changes):
+    assert takes(record)
+    assert not takes(changed(record, changes))
+
+
+# ---- the form that scripts/bench_ingest.py relies on
+
+
+def test_every_record_type_is_offered_under_its_name():
+    assert [reference["$ref"] for reference in SCHEMA["oneOf"]] == [f"#/$defs/{name}" for name in RECORDS]
+    for name, record in RECORDS.items():
+        assert record["properties"]["record"] == {"const": name}
+        assert record["additionalProperties"] is False
+        assert "record" in record["required"]
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_every_key_has_a_column_type_and_no_key_is_named_as_the_run_s_own_columns(name):
+    assert not {"run", "digest"} & RECORDS[name]["properties"].keys()
+    for value in RECORDS[name]["properties"].values():
+        value = DEFINITIONS[value["$ref"].rpartition("/")[2]] if "$ref" in value else value
+        if "type" in value:
+            assert value["type"] in ("string", "integer", "number", "boolean")
+        else:
+            assert all(isinstance(choice, str) for choice in value.get("enum", [value.get("const")]))
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_what_is_reported_has_the_keys_that_a_report_needs(name):
+    record = RECORDS[name]
+    assert ("x-report" in record) == ("value" in record["properties"])
+    if "x-report" in record:
+        assert record["x-report"]["better"] in ("lower", "higher", "neither")
+        assert {*record["x-report"]["case"], "metric", "value", "unit"} <= set(record["required"])
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_every_alternative_says_in_words_what_it_is(name):
+    assert all(choice["description"] and choice["properties"] for choice in RECORDS[name].get("anyOf", []))
