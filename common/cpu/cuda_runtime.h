@@ -111,11 +111,16 @@ enum cudaError_t {
   cudaErrorNoKernelImageForDevice = 209,
   cudaErrorUnsupportedPtxVersion = 222,
   cudaErrorInvalidResourceHandle = 400,
+  cudaErrorIllegalState = 401,
   cudaErrorNotReady = 600,
   cudaErrorIllegalAddress = 700,
   cudaErrorLaunchOutOfResources = 701,
   cudaErrorLaunchFailure = 719,
   cudaErrorNotSupported = 801,
+  cudaErrorStreamCaptureUnsupported = 900,
+  cudaErrorStreamCaptureInvalidated = 901,
+  cudaErrorStreamCaptureImplicit = 906,
+  cudaErrorCapturedEvent = 907,
   cudaErrorUnknown = 999
 };
 
@@ -189,10 +194,47 @@ struct cudaFuncAttributes {
   int numRegs;
   int ptxVersion;
   int binaryVersion;
+  int maxDynamicSharedSizeBytes;
+  int preferredShmemCarveout;
+};
+
+enum cudaFuncAttribute {
+  cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
+  cudaFuncAttributePreferredSharedMemoryCarveout = 9
 };
 
 using cudaStream_t = struct CUstream_st*;
 using cudaEvent_t = struct CUevent_st*;
+using cudaGraph_t = struct CUgraph_st*;
+using cudaGraphNode_t = struct CUgraphNode_st*;
+using cudaGraphExec_t = struct CUgraphExec_st*;
+
+enum cudaStreamCaptureStatus : int {
+  cudaStreamCaptureStatusNone = 0,
+  cudaStreamCaptureStatusActive = 1,
+  cudaStreamCaptureStatusInvalidated = 2
+};
+
+enum cudaStreamCaptureMode : int {
+  cudaStreamCaptureModeGlobal = 0,
+  cudaStreamCaptureModeThreadLocal = 1,
+  cudaStreamCaptureModeRelaxed = 2
+};
+
+enum cudaGraphNodeType {
+  cudaGraphNodeTypeKernel = 0,
+  cudaGraphNodeTypeMemcpy = 1,
+  cudaGraphNodeTypeMemset = 2
+};
+
+struct cudaKernelNodeParams {
+  void* func;
+  dim3 gridDim;
+  dim3 blockDim;
+  unsigned sharedMemBytes;
+  void** kernelParams;  // never told here
+  void** extra;
+};
 
 constexpr unsigned cudaStreamDefault = 0;
 constexpr unsigned cudaStreamNonBlocking = 1;
@@ -202,16 +244,15 @@ constexpr unsigned cudaEventDisableTiming = 2;
 
 // ---- What a kernel sees -------------------------------------------------------------------------
 
-namespace cuda_cpu {
+// Written by the backend alone. __thread and not thread_local: no kernel pays for a check whether
+// they are initialised.
+extern __thread uint3 threadIdx;
+extern __thread uint3 blockIdx;
+extern __thread uint3 blockDim;
+extern __thread uint3 gridDim;
+constexpr int warpSize = 32;
 
-struct Indices {
-  uint3 thread;
-  uint3 block;
-  uint3 blockSize;
-  uint3 gridSize;
-};
-// __thread and not thread_local: no kernel pays for a check whether this is initialised.
-extern __thread Indices indices;
+namespace cuda_cpu {
 
 struct Site {
   const char* file;
@@ -227,6 +268,19 @@ uint64_t warpExchange(WarpOperation operation, unsigned mask, uint64_t value, in
                       Site site);
 int laneInWarp();
 
+// The primitives of cuda_pipeline.h.
+void copyAsync(void* to, const void* from, size_t bytes, size_t zeros, Site site);
+void commitCopies();
+void waitForCopies(size_t batchesLeft);
+
+// What lower.py makes of `extern __shared__ T name[];`. On the hardware, too, all of them in a
+// block are one piece of memory.
+void* dynamicSharedMemory(size_t alignment);
+template <class T>
+T* dynamicShared(size_t alignment = alignof(T)) {
+  return static_cast<T*>(dynamicSharedMemory(alignment));
+}
+
 template <class T>
 T shuffle(WarpOperation operation, unsigned mask, T value, int source, Site site) {
   static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= 8, "shuffles move 4 or 8 bytes");
@@ -238,12 +292,6 @@ T shuffle(WarpOperation operation, unsigned mask, T value, int source, Site site
 }
 
 }  // namespace cuda_cpu
-
-#define threadIdx (static_cast<const ::uint3&>(::cuda_cpu::indices.thread))
-#define blockIdx (static_cast<const ::uint3&>(::cuda_cpu::indices.block))
-#define blockDim (static_cast<const ::uint3&>(::cuda_cpu::indices.blockSize))
-#define gridDim (static_cast<const ::uint3&>(::cuda_cpu::indices.gridSize))
-constexpr int warpSize = 32;
 
 #define CUDA_CPU_SITE (::cuda_cpu::Site{__FILE__, __LINE__})
 #define __syncthreads() \
@@ -426,12 +474,46 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t stop);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
 
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph);
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status);
+
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count);
+cudaError_t cudaGraphNodeGetType(cudaGraphNode_t node, cudaGraphNodeType* type);
+cudaError_t cudaGraphKernelNodeGetParams(cudaGraphNode_t node, cudaKernelNodeParams* parameters);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
+                                 unsigned long long flags = 0);
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* executable, cudaGraph_t graph,
+                                          unsigned long long flags = 0);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable);
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);
+
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel);
+cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value);
+// Counts threads, shared memory and resident blocks: registers are not known here.
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* kernel,
+                                                          int blockSize, size_t dynamicSharedBytes);
+
+template <class... P>
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, void (*kernel)(P...)) {
+  return cudaFuncGetAttributes(attributes, reinterpret_cast<const void*>(kernel));
+}
+template <class... P>
+cudaError_t cudaFuncSetAttribute(void (*kernel)(P...), cudaFuncAttribute attribute, int value) {
+  return cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), attribute, value);
+}
+template <class... P>
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void (*kernel)(P...),
+                                                          int blockSize,
+                                                          size_t dynamicSharedBytes) {
+  return cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+      blocks, reinterpret_cast<const void*>(kernel), blockSize, dynamicSharedBytes);
+}
+
 // ---- Launches -----------------------------------------------------------------------------------
 
 namespace cuda_cpu {
-
-cudaError_t functionAttributes(cudaFuncAttributes* attributes);
-cudaError_t maxActiveBlocks(int* blocks, int blockSize, size_t dynamicSharedBytes);
 
 struct LaunchConfig {
   dim3 grid;
@@ -443,32 +525,34 @@ struct LaunchConfig {
       : grid(gridSize), block(blockSize), sharedBytes(shared), stream(onStream) {}
 };
 
-struct KernelName {
+struct Kernel {
   const char* symbol;  // without template arguments
   const char* full;    // as the launch spells it
+  const void* function;
 };
 
 // Runs one thread of the kernel; the launch may outlive the statement that made it.
 using ThreadBody = std::function<void()>;
-void launchKernel(KernelName name, const LaunchConfig& config, ThreadBody body);
+void launchKernel(const Kernel& kernel, const LaunchConfig& config, ThreadBody body);
 
 // What a lowered launch names; calling it with the kernel's arguments launches. Its parameters are
 // the kernel's own, so arguments convert as they do in any call.
 template <class... P>
 class Launcher {
  public:
-  Launcher(KernelName name, void (*kernel)(P...), const LaunchConfig& config)
-      : name_(name), kernel_(kernel), config_(config) {}
+  Launcher(const char* symbol, const char* full, void (*kernel)(P...), const LaunchConfig& config)
+      : symbol_(symbol), full_(full), kernel_(kernel), config_(config) {}
 
   void operator()(P... parameters) const {
-    launchKernel(name_, config_,
+    launchKernel({symbol_, full_, reinterpret_cast<const void*>(kernel_)}, config_,
                  [kernel = kernel_, stored = std::tuple<P...>(std::move(parameters)...)] {
                    std::apply(kernel, stored);
                  });
   }
 
  private:
-  KernelName name_;
+  const char* symbol_;
+  const char* full_;
   void (*kernel_)(P...);
   LaunchConfig config_;
 };
@@ -476,20 +560,7 @@ class Launcher {
 template <class... P>
 Launcher<P...> launch(const char* symbol, const char* full, void (*kernel)(P...),
                       const LaunchConfig& config) {
-  return Launcher<P...>({symbol, full}, kernel, config);
+  return Launcher<P...>(symbol, full, kernel, config);
 }
 
 }  // namespace cuda_cpu
-
-template <class... P>
-cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, void (*)(P...)) {
-  return ::cuda_cpu::functionAttributes(attributes);
-}
-
-// Counts threads and resident blocks alone: registers and static shared memory are not known here.
-template <class... P>
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void (*)(P...),
-                                                          int blockSize,
-                                                          size_t dynamicSharedBytes) {
-  return ::cuda_cpu::maxActiveBlocks(blocks, blockSize, dynamicSharedBytes);
-}

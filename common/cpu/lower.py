@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Lower the kernel launches of a CUDA source to ordinary C++ calls.
+"""Lower what a CUDA source says that C++ does not: kernel launches and dynamic shared memory.
 
     lower.py INPUT.cu -o OUTPUT.cpp
 
@@ -8,8 +8,12 @@
 
     ::cuda_cpu::launch("kernel", "kernel", kernel, ::cuda_cpu::LaunchConfig(grid, block, shared, stream))(args)
 
+and `extern __shared__ __align__(16) float name[];`
+
+    [[maybe_unused]] float* const name = ::cuda_cpu::dynamicShared<float>(16);
+
 The pieces keep their order and every newline, and a `#line` at the top names the .cu, so compilers, debuggers and
-sanitizers speak of the source that people read. Nothing else changes. A `<<<` that cannot be lowered is an error.
+sanitizers speak of the source that people read. Nothing else changes. What cannot be lowered is an error.
 """
 
 import argparse
@@ -30,16 +34,28 @@ TOKEN = re.compile(
     """,
     re.DOTALL | re.VERBOSE,
 )
+# An array of dynamic shared memory, in code without comments.
+DYNAMIC = re.compile(
+    r"""
+    (?P<head> (?: \b(?:extern|__shared__)\b\s*
+              | \b(?:__align__|alignas)\s*\( (?P<alignment> (?:[^();]|\([^();]*\))* ) \)\s* )+ )
+    (?P<type> [^;{}()=\[\]]*? ) \b(?P<name> [A-Za-z_]\w*) \s* \[\s*\] \s* ;
+    """,
+    re.VERBOSE,
+)
+# And whatever else says extern and __shared__ in one declaration.
+DYNAMIC_ATTEMPT = re.compile(r"\bextern\b[^;{}]*\b__shared__\b|\b__shared__\b[^;{}]*\bextern\b")
 OPENERS = {")": "(", "]": "[", "}": "{"}
 
 
 class LoweringError(Exception):
-    """A launch that could not be lowered: where it stands and why."""
+    """What could not be lowered: where it stands, why, and what it is."""
 
-    def __init__(self, offset: int, reason: str) -> None:
+    def __init__(self, offset: int, reason: str, what: str = "<<<") -> None:
         """Keep the offset into the source, which the caller turns into a line."""
         super().__init__(reason)
         self.offset = offset
+        self.what = what
 
 
 def blank_out(source: str) -> str:
@@ -131,16 +147,14 @@ def config_end(code: str, launch: int) -> int:
     )
 
 
-def lower(source: str) -> str:
-    """Return the source with every launch lowered; raise LoweringError where that is not possible."""
-    code = blank_out(source)
-    pieces: list[str] = []
-    done = 0
+def lower_launches(source: str, code: str) -> list[tuple[int, int, str]]:
+    """Return the launches: start, end and what takes their place."""
+    edits: list[tuple[int, int, str]] = []
     launch = code.find("<<<")
     while launch >= 0:
         start, name = callee_start(code, launch)
         close = config_end(code, launch)
-        if start < done:
+        if edits and start < edits[-1][1]:
             raise LoweringError(launch, "it stands inside the name of another launch")
         if not code[launch + 3 : close].strip():
             raise LoweringError(launch, "its configuration is empty; give it a grid and a block")
@@ -149,12 +163,38 @@ def lower(source: str) -> str:
         callee = source[start:launch]
         full = re.sub(r"\s*\n\s*", " ", code[start:launch].strip())
         config = source[launch + 3 : close]
-        pieces += [
-            source[done:start],
-            f'::cuda_cpu::launch("{name}", "{full}", {callee}, ::cuda_cpu::LaunchConfig({config}))',
-        ]
-        done = close + 3
-        launch = code.find("<<<", done)
+        call = f'::cuda_cpu::launch("{name}", "{full}", {callee}, ::cuda_cpu::LaunchConfig({config}))'
+        edits.append((start, close + 3, call))
+        launch = code.find("<<<", close + 3)
+    return edits
+
+
+def lower_dynamic_arrays(code: str) -> list[tuple[int, int, str]]:
+    """Return the declarations of dynamic shared memory: start, end and what takes their place."""
+    edits: list[tuple[int, int, str]] = []
+    for match in DYNAMIC.finditer(code):
+        if not {"extern", "__shared__"} <= set(re.findall(r"\w+", match["head"])):
+            continue
+        kind = " ".join(match["type"].split())
+        alignment = " ".join((match["alignment"] or "").split())
+        pointer = f"[[maybe_unused]] {kind}* const {match['name']} = ::cuda_cpu::dynamicShared<{kind}>({alignment});"
+        edits.append((*match.span(), pointer + "\n" * match.group().count("\n")))
+    for attempt in DYNAMIC_ATTEMPT.finditer(code):
+        if not any(start <= attempt.start() < end for start, end, _ in edits):
+            raise LoweringError(
+                attempt.start(), "declare one array alone, as in extern __shared__ float name[];", "extern __shared__"
+            )
+    return edits
+
+
+def lower(source: str) -> str:
+    """Return the source with all of it lowered; raise LoweringError where that is not possible."""
+    code = blank_out(source)
+    pieces: list[str] = []
+    done = 0
+    for start, end, text in sorted(lower_launches(source, code) + lower_dynamic_arrays(code)):
+        pieces += [source[done:start], text]
+        done = end
     pieces.append(source[done:])
     return "".join(pieces)
 
@@ -174,7 +214,7 @@ def write_whole(path: pathlib.Path, text: str) -> None:
 
 def main() -> int:
     """Lower one file as the command line says."""
-    parser = argparse.ArgumentParser(description="Lower the kernel launches of a CUDA source to ordinary C++ calls.")
+    parser = argparse.ArgumentParser(description="Lower what a CUDA source says that C++ does not.")
     parser.add_argument("input", type=pathlib.Path, metavar="INPUT.cu")
     parser.add_argument("-o", dest="output", type=pathlib.Path, metavar="OUTPUT.cpp", required=True)
     arguments = parser.parse_args()
@@ -185,7 +225,7 @@ def main() -> int:
         write_whole(arguments.output, f'#line 1 "{named}"\n{lowered}')
     except LoweringError as error:
         line = source.count("\n", 0, error.offset) + 1
-        print(f"{arguments.input}:{line}: cannot lower this <<<: {error}", file=sys.stderr)
+        print(f"{arguments.input}:{line}: cannot lower this {error.what}: {error}", file=sys.stderr)
         return 1
     except (OSError, UnicodeDecodeError) as error:
         print(f"{arguments.input}: {error}", file=sys.stderr)

@@ -8,43 +8,9 @@
 #include <cstring>
 #include <vector>
 
+#include "tests/expect.cuh"
+
 namespace {
-
-int passed = 0;
-int failed = 0;
-
-void expect(bool good, const char* what, int line) {
-  ++(good ? passed : failed);
-  if (!good) std::printf("%s:%d: failed: %s\n", __FILE__, line, what);
-}
-#define EXPECT(condition) expect((condition), #condition, __LINE__)
-
-template <class T>
-class Buffer {
- public:
-  explicit Buffer(size_t count) : count_(count) {
-    EXPECT(cudaMalloc(&data_, count * sizeof(T)) == cudaSuccess);
-  }
-  ~Buffer() { cudaFree(data_); }
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
-
-  T* data() const { return data_; }
-  void upload(const std::vector<T>& values) {
-    EXPECT(cudaMemcpy(data_, values.data(), count_ * sizeof(T), cudaMemcpyHostToDevice) ==
-           cudaSuccess);
-  }
-  std::vector<T> download() const {
-    std::vector<T> values(count_);
-    EXPECT(cudaMemcpy(values.data(), data_, count_ * sizeof(T), cudaMemcpyDeviceToHost) ==
-           cudaSuccess);
-    return values;
-  }
-
- private:
-  T* data_ = nullptr;
-  size_t count_;
-};
 
 // ---- Indices and launches -----------------------------------------------------------------------
 
@@ -404,6 +370,5 @@ int main() {
   memoryIsCounted();
   streamsAndEvents();
   theDeviceIsAT4();
-  std::printf("%d passed, %d failed\n", passed, failed);
-  return failed == 0 ? 0 : 1;
+  return report();
 }

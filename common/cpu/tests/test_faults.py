@@ -14,6 +14,7 @@ import pytest
 
 TESTS = pathlib.Path(__file__).resolve().parent
 BACKEND = TESTS.parent
+CUBLAS = BACKEND / "cublas.cpp"  # a library of its own
 ASAN = os.environ.get("CUDA_DAYS_ASAN") == "1"
 
 
@@ -21,25 +22,38 @@ ASAN = os.environ.get("CUDA_DAYS_ASAN") == "1"
 def build(tmp_path_factory):
     """Return a function that builds a .cu of this folder and gives the program's path."""
     folder = tmp_path_factory.mktemp("backend")
-    compiler = [os.environ.get("CXX", "g++"), "-std=c++17", "-O2", "-g", "-Wall", "-Wextra", "-Werror", f"-I{BACKEND}"]
+    compiler = [os.environ.get("CXX", "g++"), "-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", f"-I{BACKEND}"]
     if ASAN:
         compiler += ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
-    backend = folder / "cuda_runtime.o"
-    subprocess.run([*compiler, "-c", BACKEND / "cuda_runtime.cpp", "-o", backend], check=True)
+    libraries = ["-lboost_context", "-pthread"]
+    objects = {}
     built = {}
+
+    def compile_all(sources):
+        for source in sources:
+            objects[source] = folder / f"{source.stem}.o"
+        running = [subprocess.Popen([*compiler, "-c", source, "-o", objects[source]]) for source in sources]
+        assert [process.wait() for process in running] == [0] * len(running)
+
+    compile_all([source for source in sorted(BACKEND.glob("*.cpp")) if source != CUBLAS])
 
     def build_one(name):
         if name not in built:
+            if name.startswith("cublas") and CUBLAS not in objects:
+                probe = [*compiler, "-include", "cblas.h", "-x", "c++", "-", "-lopenblas", "-o", folder / "probe"]
+                if subprocess.run(
+                    probe, input="int main() { openblas_get_corename(); }", text=True, check=False
+                ).returncode:
+                    pytest.skip("no OpenBLAS: on Debian and Ubuntu, libopenblas-dev")
+                libraries.insert(0, "-lopenblas")
+                compile_all([CUBLAS])
             lowered = folder / f"{name}.cpp"
             subprocess.run(
                 [sys.executable, BACKEND / "lower.py", TESTS / f"{name}.cu", "-o", lowered],
                 check=True,
             )
             program = folder / name
-            subprocess.run(
-                [*compiler, lowered, backend, "-lboost_context", "-pthread", "-o", program],
-                check=True,
-            )
+            subprocess.run([*compiler, lowered, *objects.values(), *libraries, "-o", program], check=True)
             built[name] = program
         return built[name]
 
@@ -130,6 +144,129 @@ def test_faults_are_named(run, fault, message):
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
+        ("dynamic-past-end", "writes 0 bytes past the end of its 256"),
+        ("dynamic-before-start", "writes 5000 bytes before the start of its 256"),
+    ],
+)
+def test_accesses_around_dynamic_shared_memory_are_named(run, fault, message):
+    result = run(fault)
+    assert result.returncode == 1
+    line = rf"CPU backend: kernel writeDynamicAt, {WHERE}: {message} bytes of dynamic shared memory"
+    assert re.search(f"^{line}$", result.stderr, re.MULTILINE), result.stderr
+
+
+def test_dynamic_shared_memory_that_the_launch_does_not_give_is_named(run):
+    result = run("dynamic-none")
+    assert result.returncode == 1
+    assert re.search(
+        r"kernel writeDynamicAt, block \(\d, 0, 0\), thread \(\d+, 0, 0\): writes \d+ bytes past the end of its 0 ",
+        result.stderr,
+    )
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("dynamic-slack-after", "wrote 4 bytes past the end of its 260"),
+        ("dynamic-slack-before", "wrote 8 bytes before the start of its 256"),
+    ],
+)
+def test_writes_close_to_dynamic_shared_memory_are_found_after_the_block(run, fault, message):
+    result = run(fault)
+    assert result.returncode == 1
+    line = f"CPU backend: kernel writeDynamicAt, block (2, 0, 0): {message} bytes of dynamic shared memory\n"
+    assert line in result.stderr
+
+
+def test_reads_close_to_dynamic_shared_memory_give_poison(run):
+    result = run("dynamic-slack-read")
+    assert result.returncode == 1
+    assert "readDynamicAt: element 135: got nan, want 1\n" in result.stdout
+
+
+def test_the_sound_pipeline_passes(run):
+    for seed in ("1", "2"):
+        assert run("pipeline-none", seed=seed, leaks="1").returncode == 0
+
+
+@pytest.mark.parametrize("fault", ["pipeline-wait", "pipeline-barrier", "pipeline-early-copy"])
+@pytest.mark.parametrize("seed", ["1", "2", "3"])
+def test_what_a_pipeline_lacks_shows(run, fault, seed):
+    result = run(fault, seed=seed)
+    assert result.returncode == 1
+    assert re.search(r"sumTiles: element \d+: got ", result.stdout)
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("copy-size", "copies 4, 8 or 16 bytes at a time"),
+        ("copy-zeros", "fills more bytes with zeros than it copies"),
+        ("copy-alignment", "needs both addresses aligned to the size of the copy"),
+        ("copy-from-shared", "has a source that does not lie in an allocation of device memory"),
+        ("copy-from-past-end", "has a source that does not lie in an allocation of device memory"),
+        ("copy-to-device", "has a destination that does not lie in the block's shared memory"),
+        ("copy-past-shared", "has a destination that does not lie in the block's shared memory"),
+    ],
+)
+def test_bad_copies_are_named(run, fault, message):
+    result = run(fault)
+    assert result.returncode == 1
+    line = rf"CPU backend: kernel copyBadly, {WHERE}: __pipeline_memcpy_async in \S*faults\.cu:\d+ {message}"
+    assert re.search(f"^{line}$", result.stderr, re.MULTILINE), result.stderr
+
+
+def test_a_copy_that_nobody_waits_for_is_named(run):
+    result = run("copy-no-wait")
+    assert result.returncode == 1
+    assert re.search(
+        rf"kernel copyBadly, {WHERE}: returned with 1 asynchronous copies that it never waited for, the first from "
+        r"\S*faults\.cu:\d+\n",
+        result.stderr,
+    )
+
+
+@pytest.mark.parametrize(("fault", "matrix"), [("past-end", "C"), ("host-pointer", "B")])
+def test_matrices_outside_device_memory_are_named(run, fault, matrix):
+    result = run(fault, program="cublas_test")
+    assert result.returncode == 1
+    assert (
+        f"CPU backend: cublasGemmEx: {matrix}, 8 x 8 with leading dimension 8, takes 256 bytes that do not lie in one "
+        "allocation of device memory\n"
+    ) in result.stderr
+
+
+def test_library_calls_are_logged_and_skipped_like_kernels(run):
+    assert run("none", program="cublas_test", leaks="1").returncode == 0
+    result = run("none", program="cublas_test", log="1", skip="cublasGemmEx")
+    assert (result.returncode, result.stdout) == (1, "cublasGemmEx: got -nan, want 8\n")
+    assert result.stderr == "CPU backend: launch cublasGemmEx m 8 n 8 k 8 op NN skipped\n"
+    result = run("none", program="cublas_test", skip="cublasSgemm")
+    assert result.returncode == 1
+    assert 'names "cublasSgemm", and no kernel of that name was launched' in result.stderr
+
+
+def test_an_openblas_that_computes_wrong_products_is_named(build, tmp_path):
+    source, library = tmp_path / "wrong.cpp", tmp_path / "wrong.so"
+    source.write_text('extern "C" void cblas_sgemm() {}\n')
+    subprocess.run([os.environ.get("CXX", "g++"), "-shared", "-fPIC", source, "-o", library], check=True)
+    result = subprocess.run(
+        [build("cublas_test"), "none"],
+        env=os.environ | {"LD_PRELOAD": str(library), "ASAN_OPTIONS": "verify_asan_link_order=0"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert result.returncode == 1
+    assert re.search(
+        r"OpenBLAS's kernels for \"\w+\" compute wrong products on this processor; set OPENBLAS_CORETYPE", result.stderr
+    )
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
         ("write-slack-after", "past the end of an allocation of 1532 bytes, at byte 1532"),
         ("write-slack-before", "before the start of an allocation of 1536 bytes, at byte -8"),
     ],
@@ -183,6 +320,9 @@ def test_leaks_are_told_and_fail_on_request(run):
     told = run("leak")
     assert (told.returncode, told.stderr) == (0, "CPU backend: 2 allocation(s) never freed\n")
     assert run("leak", leaks="1").returncode == 1
+    told = run("leak-graph")
+    assert "CPU backend: 1 stream(s) never destroyed\n" in told.stderr
+    assert "CPU backend: 1 graph(s) never destroyed\n" in told.stderr
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""lower.py: every launch becomes a call, and nothing else changes."""
+"""lower.py: launches become calls, dynamic shared memory a pointer, and nothing else changes."""
 
 import pathlib
 import subprocess
@@ -61,9 +61,38 @@ def test_launches_become_calls(lower, source, want):
 
 
 @pytest.mark.parametrize(
+    ("source", "kind", "name", "alignment"),
+    [
+        ("extern __shared__ float s[];", "float", "s", ""),
+        ("extern\t__shared__  unsigned   char\n raw [ ] ;", "unsigned char", "raw", ""),
+        ("__shared__ extern T s[];", "T", "s", ""),
+        ("extern __shared__ __align__(16) float4 s[];", "float4", "s", "16"),
+        ("extern __align__(sizeof(T)) __shared__ T s[];", "T", "s", "sizeof(T)"),
+        ("extern __shared__ alignas(2 * kLine) Pair<float, 2> s[];", "Pair<float, 2>", "s", "2 * kLine"),
+        ("extern __shared__ /* all of it */ volatile int* s[]; // extern", "volatile int*", "s", ""),
+    ],
+)
+def test_dynamic_arrays_become_pointers(lower, source, kind, name, alignment):
+    declaration, _, comment = source.partition("; ")
+    want = f"[[maybe_unused]] {kind}* const {name} = ::cuda_cpu::dynamicShared<{kind}>({alignment});"
+    want += "\n" * declaration.count("\n") + (f" {comment}" if comment else "")
+    assert lower(source) == (0, want, "")
+
+
+def test_launches_and_arrays_mix(lower):
+    source = "void k() { extern __shared__ int s[]; }\nvoid f() { k<<<1, 2>>>(); }\n"
+    code, text, _ = lower(source)
+    assert code == 0
+    assert text.count("dynamicShared<int>()") == text.count("cuda_cpu::launch(") == 1
+    assert text.index("dynamicShared") < text.index("\n") < text.index("cuda_cpu::launch(")
+
+
+@pytest.mark.parametrize(
     "source",
     [
         "// k<<<1, 2>>>();\n",
+        "// extern __shared__ float s[];\n",
+        "__shared__ float tile[16][16]; extern int x; extern int y[];\n",
         "// continued \\\nk<<<1, 2>>>();\n",
         "/* k<<<1,\n2>>>(); */ int x;\n",
         'const char* s = "k<<<1, 2>>>() \\" <<<";\n',
@@ -111,6 +140,23 @@ def test_what_cannot_be_lowered_fails_with_its_line(lower, source, line, reason)
     assert text is None
     assert f"day.cu:{line}: cannot lower this <<<: " in message
     assert reason in message
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "\nextern __shared__ float a[], b[];",
+        "\nextern __shared__ float s[][32];",
+        "\nextern __shared__ float s;",
+        "\nextern __shared__ float (s)[];",
+        "\n__shared__ static extern float s[];",
+    ],
+)
+def test_a_dynamic_array_that_cannot_be_lowered_fails_with_its_line(lower, source):
+    code, text, message = lower(source)
+    assert code == 1
+    assert text is None
+    assert "day.cu:2: cannot lower this extern __shared__: declare one array alone" in message
 
 
 def test_a_failure_leaves_the_old_output(lower, tmp_path):
