@@ -1339,14 +1339,14 @@ void printTable(const Problem& problem, const Ceilings& ceilings,
   }
   std::printf("  %-32s %9.4f %6.1f %% %9.1f GFLOP/s  100.0 %%  <- the FMA ceiling\n",
               "fma, 8 chains", ceilings.fma.ms, ceilings.fma.spreadPercent(), ceilings.fmaGflops);
-  std::printf("  %-32s %28.1f GFLOP/s %6.1f %%  (SM clock %.0f MHz, measured)\n",
-              "SMs x lanes x 2 x clock", ceilings.fmaTheory,
-              100 * ceilings.fmaTheory / ceilings.fmaGflops, ceilings.clockMhz);
   std::printf("  %-32s %28.2f FLOP/byte\n", "ridge point", ceilings.ridge());
   std::printf(
       "\"float x 1\" is copyCoalesced, one float a thread; \"float4 x 2\" is two float4 a thread,\n"
-      "\"resident\" no more blocks than fit at once. Below the ridge point nothing on this card\n"
-      "can be compute bound, whatever its arithmetic looks like.\n\n");
+      "\"resident\" no more blocks than fit at once. The FMA ceiling is %.1f %% of what all FP32\n"
+      "lanes could do at the SM clock that it measured, %.0f MHz. Below the ridge point nothing "
+      "on\n"
+      "this card can be compute bound, whatever its arithmetic looks like.\n\n",
+      100 * ceilings.fmaGflops / ceilings.fmaTheory, ceilings.clockMhz);
 
   std::printf("Ten kernels, with the bytes the algorithm asks for\n");
   std::printf("%-22s %3s %9s %9s %8s %9s %10s  %s\n", "kernel", "day", "FLOP/byte", "ms", "spread",
