@@ -23,15 +23,14 @@ import argparse
 import base64
 import binascii
 import json
-import os
 import re
 import sys
-import tempfile
 import urllib.parse
 import zlib
 from pathlib import Path
 
 from resources import ROOT, Problem, build_line, find_days
+from sync_common import write_whole
 
 SITE = "https://godbolt.org"
 # The site's id of nvcc 13.0.2, the release that profile/t4/resources.txt is recorded with. The ids are in the list
@@ -192,19 +191,6 @@ def check_day(root: Path, day: Path) -> list[str]:
             if carried != [source]:
                 problems.append(f"{where} carries another source than {day}; make it again: {again}")
     return problems
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file in one step, so that no interruption leaves half of it."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
 
 
 def main(arguments: list[str] | None = None) -> int:

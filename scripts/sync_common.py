@@ -17,7 +17,7 @@ import argparse
 import difflib
 import os
 import re
-import shutil
+import stat
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -120,12 +120,12 @@ def describe_drift(lines: list[str], blocks: list[Block], master: dict[str, list
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Replace a file in one step, so that no reader and no interruption meets half of it."""
+    """Write or replace a file in one step, so that no reader and no interruption meets half of it."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(text.encode("utf-8"))
-        shutil.copymode(path, temporary)
+        os.chmod(temporary, stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o644)
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)

@@ -6,28 +6,12 @@ import subprocess
 
 import jsonschema
 import pytest
+from days import PROFILE_ORDER
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("CUDA_DAYS_BACKEND", "cpu") != "cpu",
     reason="only the CPU backend pretends devices",
 )
-
-PROFILE_ORDER = {
-    "day49-roofline/roofline": [
-        "copyCoalesced",
-        "vectorAdd",
-        "vectorAddPermuted",
-        "transposeNaive",
-        "transposeTiled",
-        "matmulNaive",
-        "matmulTiled",
-        "reduceSequentialAddressing",
-        "heatStepGlobal",
-        "heatStepTiled",
-        "polynomialHorner",
-        "fmaPeak",
-    ]
-}
 
 
 @pytest.fixture(params=PROFILE_ORDER)

@@ -12,6 +12,7 @@ import sys
 from dataclasses import dataclass
 
 import pytest
+from days import OTHER_KERNELS, PROFILE_ORDER
 
 
 @dataclass(frozen=True)
@@ -153,24 +154,6 @@ FAULTS = {
         ),
     ]
 }
-KERNELS = {
-    "day49-roofline/roofline.cu": [
-        "copyCoalesced",
-        "vectorAdd",
-        "vectorAddPermuted",
-        "transposeNaive",
-        "transposeTiled",
-        "matmulNaive",
-        "matmulTiled",
-        "reduceSequentialAddressing",
-        "heatStepGlobal",
-        "heatStepTiled",
-        "polynomialHorner",
-        "fmaPeak",
-        "copyVector",
-    ]
-}
-
 pytestmark = pytest.mark.skipif(
     os.environ.get("CUDA_DAYS_BACKEND", "cpu") != "cpu", reason="planted faults run on the CPU build"
 )
@@ -219,8 +202,9 @@ def test_planted_fault_is_caught(day, fault, source_dir, build_dir, cxx, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("day", "kernel"), [(day, kernel) for day, kernels in KERNELS.items() for kernel in kernels], ids=str
+    ("program", "kernel"),
+    [(day, kernel) for day, kernels in PROFILE_ORDER.items() for kernel in kernels + OTHER_KERNELS[day]],
+    ids=str,
 )
-def test_skipped_launch_is_caught(day, kernel, build_dir):
-    program = build_dir / day.removesuffix(".cu")
-    assert_fails_naming(kernel, *run_check(program, CUDA_DAYS_CPU_SKIP=kernel))
+def test_skipped_launch_is_caught(program, kernel, build_dir):
+    assert_fails_naming(kernel, *run_check(build_dir / program, CUDA_DAYS_CPU_SKIP=kernel))
