@@ -670,6 +670,7 @@ __global__ void copyCoalesced(const float* in, float* out, int n) {
   if (i < n) out[i] = in[i];
 }
 
+// snippet: copy
 // The same copy with the three knobs that decide how many bytes are in flight: the width of an
 // access (Vector), the loads a thread issues before its first store (kLoads), and the number of
 // blocks (as many as there are tiles, or fewer that walk on). A block owns a tile of kLoads
@@ -691,6 +692,7 @@ __global__ void copyVector(const Vector* in, Vector* out, int count) {
     }
   }
 }
+// end snippet: copy
 
 // ---------------------------------------------------------------------------------------------
 // Ten kernels from earlier days
