@@ -749,8 +749,9 @@ def test_any_locale_and_name(joined, write, monkeypatch):
     assert "f\\xfcllen (1)" in text
 
 
-@pytest.mark.parametrize("form", ["many launches", "other kernels", "wide"])
-def test_speed(joined, write, form):
+# Seconds for 100,000 rows. A row of the long form is one counter; one of the wide form is a launch with all of them.
+@pytest.mark.parametrize(("form", "limit"), [("many launches", 2), ("other kernels", 2), ("wide", 4)])
+def test_speed(joined, write, form, limit):
     rows = rows_of()
     if form == "wide":
         head, *ones = wide(rows)
@@ -770,4 +771,4 @@ def test_speed(joined, write, form):
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     same(records, joined(LONG)[0])
-    assert min(seconds) < 2
+    assert min(seconds) < limit
