@@ -39,6 +39,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable
 
+from resources import find_nvcc
 from sync_common import write_whole
 
 EXIT_WRONG = 1
@@ -598,15 +599,6 @@ def readme(options: argparse.Namespace) -> int:
 
 
 # ---- the machine with the GPU ----------------------------------------------------------------------------------------
-
-
-def find_nvcc() -> str | None:
-    """Return nvcc's path, or None. A CUDACXX that is set but empty says that there is none."""
-    if "CUDACXX" in os.environ:
-        words = shlex.split(os.environ["CUDACXX"])
-        return shutil.which(words[0]) if words else None
-    homes = [f"{os.environ[name]}/bin" for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
-    return shutil.which("nvcc", path=os.pathsep.join([*homes, os.environ.get("PATH", ""), "/usr/local/cuda/bin"]))
 
 
 def output_of(command: list[str]) -> str:

@@ -114,8 +114,8 @@ def build_line(source: Path) -> tuple[list[str], list[str]]:
 # ---- The toolkit ----------------------------------------------------------------------------------------------------
 
 
-def find_nvcc() -> str:
-    """Return the path of nvcc: CUDACXX, CUDA_HOME, CUDA_PATH, PATH, /usr/local/cuda. Raises Problem (77) if none.
+def find_nvcc() -> str | None:
+    """Return the path of nvcc: CUDACXX, CUDA_HOME, CUDA_PATH, PATH, /usr/local/cuda; None if there is none.
 
     A CUDACXX that is set but empty says that there is none.
     """
@@ -124,15 +124,19 @@ def find_nvcc() -> str:
     else:
         homes = [os.environ[name] for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
         names = [*(f"{home}/bin/nvcc" for home in homes), "nvcc", "/usr/local/cuda/bin/nvcc"]
-    for name in names:
-        found = shutil.which(name)
-        if found:
-            return found
-    raise Problem(
-        "skipped: there is no nvcc (CUDACXX, CUDA_HOME, CUDA_PATH, PATH, /usr/local/cuda), and it takes one to know "
-        "what a kernel needs. The CUDA Toolkit has it; no GPU is needed.",
-        EXIT_SKIPPED,
-    )
+    return next(filter(None, map(shutil.which, names)), None)
+
+
+def require_nvcc() -> str:
+    """Return the path of nvcc. Raises Problem (77) if there is none."""
+    nvcc = find_nvcc()
+    if not nvcc:
+        raise Problem(
+            "skipped: there is no nvcc (CUDACXX, CUDA_HOME, CUDA_PATH, PATH, /usr/local/cuda), and it takes one to "
+            "know what a kernel needs. The CUDA Toolkit has it; no GPU is needed.",
+            EXIT_SKIPPED,
+        )
+    return nvcc
 
 
 def run(command: list, what: str, **options) -> subprocess.CompletedProcess:
@@ -405,7 +409,7 @@ def measure(
     from the CPU build in `build`; where that cannot give them, from a `recorded` record if there is one, and a note
     says so. Without both, Problem. A kernel that is never launched has None for block and occupancy.
     """
-    nvcc = nvcc or find_nvcc()
+    nvcc = nvcc or require_nvcc()
     build = build or root / "build" / "cpu"
     architectures = list(dict.fromkeys(architectures))
     notes: list[str] = []
@@ -675,7 +679,7 @@ def main(arguments: list[str] | None = None) -> int:
     root = options.root.resolve()
     build = options.build.resolve() if options.build else root / "build" / "cpu"
     try:
-        nvcc = options.nvcc or find_nvcc()
+        nvcc = options.nvcc or require_nvcc()
         if options.command == "show":
             recorded = read_record(root / "profile/t4")
             days = find_days(root, options.day)

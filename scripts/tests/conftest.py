@@ -4,26 +4,19 @@ CTest passes the paths in the environment. Run by hand (`pytest scripts/tests`),
 """
 
 import os
-import shlex
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from resources import find_nvcc  # noqa: E402 (lies in the folder named just above)
 
 EXIT_ALL_SKIPPED = 77  # CTest shows a test with this code as skipped
 
 SOURCE_DIR = Path(os.environ.get("CUDA_DAYS_SOURCE_DIR") or Path(__file__).resolve().parents[2])
 BUILD_DIR = Path(os.environ.get("CUDA_DAYS_BUILD_DIR") or SOURCE_DIR / "build" / "cpu")
-
-
-def find_nvcc():
-    """Return the path of nvcc, or None. A CUDACXX that is set but empty says that there is none."""
-    if "CUDACXX" in os.environ:
-        words = shlex.split(os.environ["CUDACXX"])
-        return shutil.which(words[0]) if words else None
-    homes = [os.environ[name] for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
-    folders = [f"{home}/bin" for home in homes] + [os.environ.get("PATH", ""), "/usr/local/cuda/bin"]
-    return shutil.which("nvcc", path=os.pathsep.join(folders))
 
 
 @pytest.fixture(scope="session")
