@@ -30,47 +30,39 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+using std::string, std::to_string, std::vector;
 // end common: includes
 
 // The blocks between `// common:` markers are the same in every day (common/lesson.cuh). The
 // lesson goes on at "Sizes and knobs".
 
-// common: errors
+// common: lesson
 constexpr int kExitOk = 0;
-constexpr int kExitFailed = 1;    // a check, a CUDA call or writing the output failed
-constexpr int kExitUsage = 2;     // a bad argument
-constexpr int kExitSkipped = 77;  // no usable GPU: the code that CTest and Automake read as a skip
+constexpr int kExitFailed = 1;  // a check, a CUDA call or writing the output failed
+constexpr int kExitUsage = 2;  // a bad argument
+constexpr int kExitSkipped = 77;  // no usable GPU: a skip for CTest and Automake
 
-// Every early end is this exception: `runLesson` prints the message and returns the code, and the
-// destructors on the way out release device memory, events and streams.
 struct Stop {
   int exitCode;
-  std::string message;
+  string message;
 };
 
 inline void checkCuda(cudaError_t status, const char* call, const char* file, int line) {
   if (status == cudaSuccess) return;
-  throw Stop{kExitFailed, std::string(file) + ":" + std::to_string(line) + ": " + call +
-                              " failed: " + cudaGetErrorName(status) + " (" +
-                              std::to_string(static_cast<int>(status)) +
-                              "): " + cudaGetErrorString(status)};
+  throw Stop{kExitFailed,
+      string(file) + ":" + to_string(line) + ": " + call + " failed: " + cudaGetErrorName(status) + ": " +
+          cudaGetErrorString(status)};
 }
 #define CUDA_CHECK(call) checkCuda((call), #call, __FILE__, __LINE__)
 
-// Destructors cannot throw. While a Stop is on its way its message is the story; otherwise a failed
-// release is reported here and turns the exit code of `runLesson` to 1.
 inline bool releaseFailed = false;
-
 inline void release(cudaError_t status, const char* call) {
   if (status == cudaSuccess || std::uncaught_exceptions() > 0) return;
-  std::fprintf(stderr, "%s failed: %s: %s\n", call, cudaGetErrorName(status),
-               cudaGetErrorString(status));
+  fprintf(stderr, "%s failed: %s: %s\n", call, cudaGetErrorName(status), cudaGetErrorString(status));
   releaseFailed = true;
 }
-// end common: errors
 
-// common: arguments
-// The CPU build (common/cpu) compiles this same file; its header defines CUDA_DAYS_CPU.
 #ifdef CUDA_DAYS_CPU
 constexpr bool kOnCpu = true;
 #else
@@ -88,54 +80,45 @@ struct Options {
 struct Program {
   int day;
   const char* name;
-  const char* summary;  // one line for --help
+  const char* summary;
 };
 
-inline std::string usage(const Program& program) {
-  return std::string("usage: ") + program.name +
-         " [--check | --profile] [--json] [--device N] [--help]\n\n" + program.summary +
-         "\n\n"
-         "  (no argument)  check every kernel, time it, print the table\n"
-         "  --check        the checks alone: for a machine without a GPU, for compute-sanitizer\n"
-         "  --json         the same run as JSON lines, and nothing else on stdout\n"
-         "  --profile      one launch per kernel in table order, no checks, for a profiler\n"
-         "  --device N     which GPU, as the CUDA runtime counts them (default 0)\n"
-         "  --help         this text\n\n"
-         "exit code: 0 all checks passed, 1 a check or a call failed, 2 bad usage,\n"
-         "           77 skipped: no usable GPU or not enough memory\n";
+inline string usage(const Program& program) {
+  return string("usage: ") + program.name + " [--check | --profile] [--json] [--device N] [--help]\n\n" +
+      program.summary + R"(
+
+  (no argument)  check every kernel, time it, print the table
+  --check        the checks alone: without a GPU, for compute-sanitizer
+  --json         the same run as JSON lines, and nothing else on stdout
+  --profile      one launch per kernel in table order, no checks, for a profiler
+  --device N     which GPU, as the CUDA runtime counts them (default 0)
+  --help         this text
+
+exit code: 0 all checks passed, 1 a check or a call failed, 2 bad usage,
+           77 skipped: no usable GPU or not enough memory
+)";
 }
 
-// Reads the command line. Throws Stop with kExitUsage for anything it does not know, with kExitOk
-// after printing the help, and with kExitSkipped where the CPU build is asked for times.
 inline Options parseArguments(int argc, char** argv, const Program& program) {
   Options options;
-  const auto refuse = [&](const std::string& why) {
-    throw Stop{kExitUsage, why + "\n" + usage(program)};
-  };
-  const auto choose = [&](Mode mode, const char* argument) {
-    if (options.mode != Mode::kTable && options.mode != mode)
-      refuse(std::string(argument) + ": --check and --profile exclude each other");
-    options.mode = mode;
-  };
+  const auto refuse = [&](const string& why) { throw Stop{kExitUsage, why + "\n" + usage(program)}; };
   for (int i = 1; i < argc; ++i) {
-    const std::string argument = argv[i];
+    const string argument = argv[i];
     if (argument == "--help") {
       std::fputs(usage(program).c_str(), stdout);
       throw Stop{kExitOk, ""};
-    } else if (argument == "--check") {
-      choose(Mode::kCheck, "--check");
-    } else if (argument == "--profile") {
-      choose(Mode::kProfile, "--profile");
+    } else if (argument == "--check" || argument == "--profile") {
+      const Mode mode = argument == "--check" ? Mode::kCheck : Mode::kProfile;
+      if (options.mode != Mode::kTable && options.mode != mode)
+        refuse(argument + ": --check and --profile exclude each other");
+      options.mode = mode;
     } else if (argument == "--json") {
       options.json = true;
     } else if (argument == "--device") {
       if (++i == argc) refuse("--device: a device number is missing");
-      char* end = nullptr;
-      errno = 0;
-      const long number = std::strtol(argv[i], &end, 10);
-      if (end == argv[i] || *end != '\0' || errno != 0 || number < 0 || number > 1 << 20)
-        refuse(std::string("--device: '") + argv[i] + "' is not a device number (0, 1, ...)");
-      options.device = static_cast<int>(number);
+      int length = 0;
+      if (std::sscanf(argv[i], "%6d%n", &options.device, &length) != 1 || argv[i][length] != '\0' || options.device < 0)
+        refuse(string("--device: '") + argv[i] + "' is not a device number (0, 1, ...)");
     } else {
       refuse("unknown argument '" + argument + "'");
     }
@@ -143,192 +126,132 @@ inline Options parseArguments(int argc, char** argv, const Program& program) {
   if (options.json && options.mode == Mode::kProfile)
     refuse("--json: --profile prints no rows, so there is nothing to write as JSON");
   if (kOnCpu && options.mode == Mode::kTable)
-    throw Stop{kExitSkipped, std::string(program.name) +
-                                 " is built for the CPU, which proves results and never speed: "
-                                 "run it with --check. Times need an NVIDIA GPU and a build "
-                                 "by nvcc."};
+    throw Stop{kExitSkipped,
+        string(program.name) + " is built for the CPU, which proves results and never speed: run it with --check"};
   return options;
 }
-// end common: arguments
 
-// common: output
-// A full disk or a closed pipe must not end as a success, so stdout's state is looked at after
-// every line that matters and once more at the end.
 inline void flushOutput() {
   if (std::fflush(stdout) != 0 || std::ferror(stdout))
-    throw Stop{kExitFailed, std::string("cannot write to stdout: ") + std::strerror(errno)};
+    throw Stop{kExitFailed, string("cannot write to stdout: ") + std::strerror(errno)};
 }
 
-// Runs `body(options)` and turns what it throws into a message on stderr and the exit code.
 template <class Body>
 int runLesson(int argc, char** argv, const Program& program, Body body) {
 #ifdef SIGPIPE
-  std::signal(SIGPIPE, SIG_IGN);  // so a broken pipe is a failed write, exit code 1
+  std::signal(SIGPIPE, SIG_IGN);
 #endif
-  int exitCode = kExitOk;
+  int exitCode = kExitFailed;
+  string message;
   try {
-    // With stdout closed, the next file anybody opens (the driver's own) would get its number.
     errno = 0;
     if (std::ftell(stdout) < 0 && errno == EBADF) throw Stop{kExitFailed, "stdout is closed"};
-    try {
-      exitCode = body(parseArguments(argc, argv, program));
-    } catch (const Stop& stop) {
-      if (!stop.message.empty()) {
-        std::fflush(stdout);
-        std::fprintf(stderr, "%s\n", stop.message.c_str());
-      }
-      exitCode = stop.exitCode;
-    }
+    exitCode = body(parseArguments(argc, argv, program));
     flushOutput();
   } catch (const Stop& stop) {
-    std::fprintf(stderr, "%s: %s\n", program.name, stop.message.c_str());
     exitCode = stop.exitCode;
+    message = stop.message;
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s: %s\n", program.name, error.what());
     exitCode = kExitFailed;
+    message = error.what();
   }
+  if (std::fflush(stdout) != 0) exitCode = kExitFailed;
+  if (!message.empty()) fprintf(stderr, "%s\n", message.c_str());
   return exitCode == kExitOk && releaseFailed ? kExitFailed : exitCode;
 }
-// end common: output
 
-// common: device
 #ifndef CUDA_DAYS_REVISION
 #define CUDA_DAYS_REVISION "unknown"
-#endif
-#ifndef CUDA_DAYS_FLAGS
 #define CUDA_DAYS_FLAGS "unknown"
 #endif
 
 struct Device {
   cudaDeviceProp properties;
-  int driver = 0;    // CUDA version the driver supports, 1000 * major + 10 * minor
-  int runtime = 0;   // CUDA version of the toolkit in this binary, likewise
-  int codeArch = 0;  // 10 * major + minor of the machine code the driver picked from this binary
+  int driver = 0, runtime = 0;  // CUDA versions: supported, built with
+  int codeArch = 0;  // 10 * major + minor of the machine code the driver picked
 };
 
-inline std::string cudaVersionText(int version) {
-  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
-}
+inline string cudaVersionText(int version) { return to_string(version / 1000) + "." + to_string(version % 1000 / 10); }
 
-#ifndef __CUDA_ARCH_LIST__  // nvcc lists what it compiled this file for: 750,900 or the like
+#ifndef __CUDA_ARCH_LIST__
 #define __CUDA_ARCH_LIST__ 0
 #endif
 
-inline std::string architecturesInBinary() {
-  std::string list;
-  for (const int arch : {__CUDA_ARCH_LIST__})
-    list += (list.empty() ? "sm_" : ", sm_") + std::to_string(arch / 10);
-  return list;
-}
-
-// Opens GPU `index`, or throws Stop with what is wrong and the way out. `kernel` is any kernel of
-// the program: whether the driver finds code for it tells whether the build fits the GPU.
 template <class Kernel>
 Device openDevice(int index, Kernel* kernel) {
   Device device;
+  cudaDeviceProp& gpu = device.properties;
   CUDA_CHECK(cudaRuntimeGetVersion(&device.runtime));
   CUDA_CHECK(cudaDriverGetVersion(&device.driver));
   if (device.driver == 0)
     throw Stop{kExitSkipped,
-               "no NVIDIA driver is visible (WSL: update the Windows driver; Docker: --gpus all). "
-               "Without a GPU the CPU build proves the same kernels: scripts/lessons run"};
+        "no NVIDIA driver is visible (WSL: update the Windows driver; Docker: --gpus all). "
+        "Without a GPU the CPU build proves the same kernels: scripts/lessons run"};
   int count = 0;
   const cudaError_t found = cudaGetDeviceCount(&count);
+  const string driver = cudaVersionText(device.driver);
   if (found == cudaErrorInsufficientDriver)
-    throw Stop{kExitFailed, "the driver supports CUDA " + cudaVersionText(device.driver) +
-                                ", this program was built with toolkit " +
-                                cudaVersionText(device.runtime) +
-                                ": update the driver, or build with toolkit " +
-                                cudaVersionText(device.driver) + " or older"};
+    throw Stop{kExitFailed,
+        "the driver supports CUDA " + driver + ", this program was built with toolkit " +
+            cudaVersionText(device.runtime) + ": update the driver, or build with toolkit " + driver + " or older"};
   if (found == cudaErrorNoDevice || (found == cudaSuccess && count == 0))
-    throw Stop{kExitSkipped,
-               "an NVIDIA driver is here but it shows no GPU (is CUDA_VISIBLE_DEVICES set?)"};
+    throw Stop{kExitSkipped, "an NVIDIA driver is here but it shows no GPU (is CUDA_VISIBLE_DEVICES set?)"};
   CUDA_CHECK(found);
   if (index >= count)
-    throw Stop{kExitUsage, "--device " + std::to_string(index) + " is out of range: valid is " +
-                               (count == 1 ? "0" : "0 to " + std::to_string(count - 1))};
+    throw Stop{kExitUsage,
+        "--device " + to_string(index) + " is out of range: valid is " +
+            (count == 1 ? "0" : "0 to " + to_string(count - 1))};
   CUDA_CHECK(cudaSetDevice(index));
-  CUDA_CHECK(cudaGetDeviceProperties(&device.properties, index));
+  CUDA_CHECK(cudaGetDeviceProperties(&gpu, index));
 
   cudaFuncAttributes attributes;
   const cudaError_t fits = cudaFuncGetAttributes(&attributes, kernel);
   if (fits == cudaErrorNoKernelImageForDevice || fits == cudaErrorInvalidDeviceFunction ||
       fits == cudaErrorUnsupportedPtxVersion) {
-    const std::string sm =
-        std::to_string(device.properties.major) + std::to_string(device.properties.minor);
-    throw Stop{kExitFailed, std::string("this GPU (") + device.properties.name + ") is sm_" + sm +
-                                ", the program holds " + architecturesInBinary() +
-                                ": build with -arch=sm_" + sm +
-                                " (CMake: -DCMAKE_CUDA_ARCHITECTURES=" + sm + ")"};
+    const string sm = to_string(10 * gpu.major + gpu.minor);
+    string held;
+    for (const int arch : {__CUDA_ARCH_LIST__}) held += (held.empty() ? "sm_" : ", sm_") + to_string(arch / 10);
+    throw Stop{kExitFailed,
+        string("this GPU (") + gpu.name + ") is sm_" + sm + ", the program holds " + held + ": build with -arch=sm_" +
+            sm + " (CMake: -DCMAKE_CUDA_ARCHITECTURES=" + sm + ")"};
   }
   CUDA_CHECK(fits);
   device.codeArch = attributes.binaryVersion;
   return device;
 }
 
-// Throws Stop (77) when `bytes` of device memory are not free, before anything is allocated.
-inline void requireDeviceMemory(std::size_t bytes) {
-  std::size_t free = 0;
-  std::size_t total = 0;
+inline void requireDeviceMemory(size_t bytes) {
+  size_t free = 0;
+  size_t total = 0;
   CUDA_CHECK(cudaMemGetInfo(&free, &total));
   if (bytes > free)
-    throw Stop{kExitSkipped, "not enough device memory: " + std::to_string(bytes >> 20) +
-                                 " MiB needed, " + std::to_string(free >> 20) + " MiB free"};
+    throw Stop{kExitSkipped,
+        "not enough device memory: " + to_string(bytes >> 20) + " MiB needed, " + to_string(free >> 20) + " MiB free"};
 }
 
 inline void printBanner(const Device& device) {
-  std::printf("%s%s (compute capability %d.%d), %d SMs, %.1f MiB L2\n",
-              kOnCpu ? "" : "GPU: ", device.properties.name, device.properties.major,
-              device.properties.minor, device.properties.multiProcessorCount,
-              device.properties.l2CacheSize / 1048576.0);
-  std::printf("CUDA driver %s, runtime %s, code for sm_%d\n\n",
-              cudaVersionText(device.driver).c_str(), cudaVersionText(device.runtime).c_str(),
-              device.codeArch);
+  const cudaDeviceProp& gpu = device.properties;
+  printf("%s%s (compute capability %d.%d), %d SMs, %.1f MiB L2\n", kOnCpu ? "" : "GPU: ", gpu.name, gpu.major,
+      gpu.minor, gpu.multiProcessorCount, gpu.l2CacheSize / 1048576.0);
+  printf("CUDA driver %s, runtime %s, code for sm_%d\n\n", cudaVersionText(device.driver).c_str(),
+      cudaVersionText(device.runtime).c_str(), device.codeArch);
 }
-// end common: device
 
-// common: memory
-// Device memory of `count` elements, freed with its owner.
 template <class T>
 class DeviceBuffer {
  public:
-  explicit DeviceBuffer(std::size_t count) : count_(count) {
-    CUDA_CHECK(cudaMalloc(&data_, bytes()));
-  }
+  explicit DeviceBuffer(size_t count) : count_(count) { CUDA_CHECK(cudaMalloc(&data_, bytes())); }
   ~DeviceBuffer() {
     if (data_ != nullptr) release(cudaFree(data_), "cudaFree");
   }
-  DeviceBuffer(DeviceBuffer&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), count_(other.count_) {}
-  DeviceBuffer(const DeviceBuffer&) = delete;
-  DeviceBuffer& operator=(const DeviceBuffer&) = delete;
-
-  operator T*() const { return data_; }  // so that it stands for its pointer in a launch
-  std::size_t count() const { return count_; }
-  std::size_t bytes() const { return count_ * sizeof(T); }
-
- private:
-  T* data_ = nullptr;
-  std::size_t count_;
-};
-
-// Page-locked host memory: copies to and from the device run at the full speed of the bus.
-template <class T>
-class PinnedBuffer {
- public:
-  explicit PinnedBuffer(std::size_t count) : count_(count) {
-    CUDA_CHECK(cudaMallocHost(&data_, count * sizeof(T)));
-  }
-  ~PinnedBuffer() { release(cudaFreeHost(data_), "cudaFreeHost"); }
-  PinnedBuffer(const PinnedBuffer&) = delete;
-  PinnedBuffer& operator=(const PinnedBuffer&) = delete;
-
+  DeviceBuffer(DeviceBuffer&& other) noexcept : data_(std::exchange(other.data_, nullptr)), count_(other.count_) {}
   operator T*() const { return data_; }
-  std::size_t count() const { return count_; }
+  size_t count() const { return count_; }
+  size_t bytes() const { return count_ * sizeof(T); }
 
  private:
   T* data_ = nullptr;
-  std::size_t count_;
+  size_t count_;
 };
 
 class Stream {
@@ -336,7 +259,6 @@ class Stream {
   Stream() { CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
   ~Stream() { release(cudaStreamDestroy(stream_), "cudaStreamDestroy"); }
   Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
   operator cudaStream_t() const { return stream_; }
 
  private:
@@ -348,50 +270,39 @@ class Event {
   Event() { CUDA_CHECK(cudaEventCreate(&event_)); }
   ~Event() { release(cudaEventDestroy(event_), "cudaEventDestroy"); }
   Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
   operator cudaEvent_t() const { return event_; }
 
  private:
   cudaEvent_t event_ = nullptr;
 };
 
-// 0xFF in every byte is a NaN in every float: an element that a kernel forgets to write cannot
-// pass for a result.
-inline void poison(void* data, std::size_t bytes, cudaStream_t stream) {
+inline void poison(void* data, size_t bytes, cudaStream_t stream) {
   CUDA_CHECK(cudaMemsetAsync(data, 0xFF, bytes, stream));
 }
-// end common: memory
 
-// common: compare
 struct Verdict {
-  std::size_t checked = 0;
-  std::size_t wrong = 0;
-  double worst = 0;     // largest error among the accepted, as a fraction of what is allowed
-  std::string message;  // where the first wrong element is, and by how much it is off
+  size_t checked = 0, wrong = 0;
+  double worst = 0;  // accepted error, as a fraction of what is allowed
+  string message;
 };
 
-// Compares got[row * columns + column] with want(row, column), a double, for all elements:
-// |got - want| <= absolute + relative * |want|. The test is written so that a NaN fails, and a
-// reference that is not finite fails too, since it would allow anything.
 template <class Want>
-Verdict compare(const float* got, std::size_t rows, std::size_t columns, double relative,
-                double absolute, Want want) {
+Verdict compare(const float* got, size_t rows, size_t columns, double relative, double absolute, Want want) {
   Verdict verdict;
   verdict.checked = rows * columns;
-  for (std::size_t row = 0; row < rows; ++row) {
-    for (std::size_t column = 0; column < columns; ++column) {
-      const std::size_t index = row * columns + column;
+  for (size_t row = 0; row < rows; ++row) {
+    for (size_t column = 0; column < columns; ++column) {
+      const size_t index = row * columns + column;
       const double expected = want(row, column);
       const double difference = got[index] - expected;
-      if (difference == 0) continue;  // never for a NaN or an infinity: inf - inf is a NaN
+      if (difference == 0) continue;
       const double error = std::fabs(difference);
       const double allowed = absolute + relative * std::fabs(expected);
       if (!(error <= allowed) || !std::isfinite(expected)) {
         if (verdict.wrong++ == 0) {
           char text[200];
-          std::snprintf(text, sizeof text,
-                        "first wrong element %zu (row %zu, column %zu): got %.9g, want %.9g", index,
-                        row, column, static_cast<double>(got[index]), expected);
+          snprintf(text, sizeof text, "first wrong element %zu (row %zu, column %zu): got %.9g, want %.9g", index, row,
+              column, double(got[index]), expected);
           verdict.message = text;
         }
       } else {
@@ -401,30 +312,20 @@ Verdict compare(const float* got, std::size_t rows, std::size_t columns, double 
   }
   return verdict;
 }
-// end common: compare
 
-// common: timing
 using Launch = std::function<void(cudaStream_t)>;
 
 struct Timing {
-  double ms = 0;  // median over the samples of one launch's time
-  double msMin = 0;
-  double msMax = 0;
-  int samples = 0;
-  int batch = 0;  // launches per sample
+  double ms = 0, msMin = 0, msMax = 0;  // of one launch; ms is the median
+  int samples = 0, batch = 0;  // batch: launches per sample
 
   double spreadPercent() const { return 100 * (msMax - msMin) / ms; }
 };
 
-constexpr double kSampleMs = 1;        // event resolution is about 0.5 microseconds
-constexpr double kWarmupWindowMs = 5;  // an idle card takes several of these to raise its clock
-constexpr double kWarmupAgreement = 0.01;
-constexpr double kWarmupLimitMs = 1000;
-constexpr int kSamples = 21;  // odd, so the median is a sample
+constexpr double kSampleMs = 1, kWarmupWindowMs = 5, kWarmupLimitMs = 1000, kWarmupAgreement = 0.01;
+constexpr int kSamples = 21;
 
-// Times `count` launches back to back with events on `stream`; milliseconds for one of them.
-inline double timeBatch(cudaStream_t stream, const Event& begin, const Event& end,
-                        const Launch& launch, int count) {
+inline double timeBatch(cudaStream_t stream, const Event& begin, const Event& end, const Launch& launch, int count) {
   CUDA_CHECK(cudaEventRecord(begin, stream));
   for (int i = 0; i < count; ++i) launch(stream);
   CUDA_CHECK(cudaEventRecord(end, stream));
@@ -432,18 +333,14 @@ inline double timeBatch(cudaStream_t stream, const Event& begin, const Event& en
   float ms = 0;
   CUDA_CHECK(cudaEventElapsedTime(&ms, begin, end));
   if (!std::isfinite(ms) || !(ms > 0))
-    throw Stop{kExitFailed, "timing: " + std::to_string(count) + " launches took " +
-                                std::to_string(ms) + " ms, which cannot be"};
-  return static_cast<double>(ms) / count;
+    throw Stop{kExitFailed, "timing: " + to_string(count) + " launches took " + to_string(ms) + " ms, which cannot be"};
+  return double(ms) / count;
 }
 
-// Launches until two successive windows agree, so that clocks have risen and modules are loaded.
-// Returns the milliseconds of one launch in the last window.
-inline double warmUp(cudaStream_t stream, const Event& begin, const Event& end,
-                     const Launch& launch) {
+inline double warmUp(cudaStream_t stream, const Event& begin, const Event& end, const Launch& launch) {
   double previous = timeBatch(stream, begin, end, launch, 1);
   for (double spent = previous; spent < kWarmupLimitMs;) {
-    const int count = std::max(1, static_cast<int>(std::ceil(kWarmupWindowMs / previous)));
+    const int count = std::max(1, int(std::ceil(kWarmupWindowMs / previous)));
     const double now = timeBatch(stream, begin, end, launch, count);
     spent += now * count;
     if (std::fabs(now - previous) <= kWarmupAgreement * previous) return now;
@@ -452,156 +349,135 @@ inline double warmUp(cudaStream_t stream, const Event& begin, const Event& end,
   return previous;
 }
 
-// Times several launches against each other: each is warmed up, then they are sampled in turn
-// (A B C A B C ...), so that clock drift meets all of them alike. One Timing each, in order.
-inline std::vector<Timing> measureInTurn(cudaStream_t stream, const std::vector<Launch>& launches) {
+inline vector<Timing> measureInTurn(
+    cudaStream_t stream, const vector<Launch>& launches, int samples = kSamples, int each = 1) {
   const Event begin;
   const Event end;
-  std::vector<Timing> timings(launches.size());
-  std::vector<std::vector<double>> samples(launches.size());
-  for (std::size_t i = 0; i < launches.size(); ++i) {
-    const double ms = warmUp(stream, begin, end, launches[i]);
-    timings[i].batch = std::max(1, static_cast<int>(std::ceil(kSampleMs / ms)));
-  }
-  for (int sample = 0; sample < kSamples; ++sample)
-    for (std::size_t i = 0; i < launches.size(); ++i)
-      samples[i].push_back(timeBatch(stream, begin, end, launches[i], timings[i].batch));
-  for (std::size_t i = 0; i < launches.size(); ++i) {
-    std::sort(samples[i].begin(), samples[i].end());
-    timings[i].ms = samples[i][samples[i].size() / 2];
-    timings[i].msMin = samples[i].front();
-    timings[i].msMax = samples[i].back();
-    timings[i].samples = kSamples;
+  vector<int> batches;
+  vector<vector<double>> times(launches.size());
+  for (const Launch& launch : launches)
+    batches.push_back(std::max(1, int(std::ceil(kSampleMs / warmUp(stream, begin, end, launch)))));
+  for (int sample = 0; sample < samples; ++sample)
+    for (size_t i = 0; i < launches.size(); ++i)
+      times[i].push_back(timeBatch(stream, begin, end, launches[i], batches[i]) / each);
+  vector<Timing> timings;
+  for (size_t i = 0; i < launches.size(); ++i) {
+    std::sort(times[i].begin(), times[i].end());
+    timings.push_back({times[i][samples / 2], times[i].front(), times[i].back(), samples, batches[i] * each});
   }
   return timings;
 }
 
-inline Timing measure(cudaStream_t stream, const Launch& launch) {
-  return measureInTurn(stream, {launch}).front();
-}
-// end common: timing
+inline Timing measure(cudaStream_t stream, const Launch& launch) { return measureInTurn(stream, {launch}).front(); }
 
-// common: clock
-// The SM clock while a kernel ran: cycles that one SM counted over the nanoseconds they took.
 struct ClockSpan {
-  long long cycles;
-  long long nanoseconds;
-
-  double megahertz() const { return 1e3 * static_cast<double>(cycles) / nanoseconds; }
+  long long cycles, nanoseconds;
+  double megahertz() const { return 1e3 * double(cycles) / nanoseconds; }
 };
 
 __device__ inline ClockSpan readClock() {
   ClockSpan now = {0, 0};
-#ifdef __CUDA_ARCH__  // on the CPU there is no such clock, and nothing is timed
+#ifdef __CUDA_ARCH__
   now.cycles = clock64();
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now.nanoseconds));
 #endif
   return now;
 }
-// end common: clock
 
-// common: json
-// One JSON object on one line, keys in the order they are added.
 class JsonLine {
  public:
   explicit JsonLine(const char* record) { text("record", record); }
 
-  JsonLine& text(const char* key, const std::string& value) {
-    std::string quoted = "\"";
+  JsonLine& text(const char* key, const string& value) {
+    string quoted = "\"";
     for (const char c : value) {
-      const unsigned char byte = static_cast<unsigned char>(c);
-      char escaped[8];
-      if (c == '"' || c == '\\') {
-        std::snprintf(escaped, sizeof escaped, "\\%c", c);
-      } else if (byte < 0x20) {
-        std::snprintf(escaped, sizeof escaped, "\\u%04x", byte);
+      char control[8];
+      snprintf(control, sizeof control, "\\u%04x", static_cast<unsigned char>(c));
+      if (static_cast<unsigned char>(c) < 0x20) {
+        quoted += control;
       } else {
-        std::snprintf(escaped, sizeof escaped, "%c", c);
+        if (c == '"' || c == '\\') quoted += '\\';
+        quoted += c;
       }
-      quoted += escaped;
     }
     return raw(key, quoted + "\"");
   }
-  JsonLine& integer(const char* key, long long value) { return raw(key, std::to_string(value)); }
+  JsonLine& integer(const char* key, long long value) { return raw(key, to_string(value)); }
   JsonLine& boolean(const char* key, bool value) { return raw(key, value ? "true" : "false"); }
   JsonLine& number(const char* key, double value) {
-    if (!std::isfinite(value))
-      throw Stop{kExitFailed, std::string("JSON: '") + key + "' is not a finite number"};
-    char digits[32];  // "%g" prints a point: no day calls setlocale, so the locale stays "C"
-    std::snprintf(digits, sizeof digits, "%.9g", value);
+    if (!std::isfinite(value)) throw Stop{kExitFailed, string("JSON: '") + key + "' is not a finite number"};
+    char digits[32];
+    snprintf(digits, sizeof digits, "%.9g", value);
     return raw(key, digits);
   }
   JsonLine& timing(const Timing& timing) {
-    return number("ms", timing.ms)
-        .number("ms_min", timing.msMin)
-        .number("ms_max", timing.msMax)
-        .integer("samples", timing.samples)
-        .integer("batch", timing.batch);
+    number("ms", timing.ms).number("ms_min", timing.msMin).number("ms_max", timing.msMax);
+    return integer("samples", timing.samples).integer("batch", timing.batch);
   }
   JsonLine& metric(const char* name, double value, const char* unit) {
     return text("metric", name).number("value", value).text("unit", unit);
   }
 
-  std::string str() const { return "{" + body_ + "}"; }
+  string str() const { return "{" + body_ + "}"; }
   void print() const {
-    std::printf("%s\n", str().c_str());
+    printf("%s\n", str().c_str());
     flushOutput();
   }
 
  private:
-  JsonLine& raw(const char* key, const std::string& value) {
+  JsonLine& raw(const char* key, const string& value) {
     if (!body_.empty()) body_ += ',';
-    body_ += std::string("\"") + key + "\":" + value;
+    body_ += string("\"") + key + "\":" + value;
     return *this;
   }
 
-  std::string body_;
+  string body_;
 };
 
-inline constexpr int kJsonSchema = 1;  // the version in scripts/schema/row.schema.json
-
 inline void printRunRecord(const Program& program, const Device& device) {
-  const cudaDeviceProp& properties = device.properties;
+  const cudaDeviceProp& gpu = device.properties;
   char uuid[48] = "GPU-";
   for (int i = 0, at = 4; i < 16; ++i) {
     if (i == 4 || i == 6 || i == 8 || i == 10) uuid[at++] = '-';
-    at += std::snprintf(uuid + at, sizeof uuid - at, "%02x",
-                        static_cast<unsigned char>(properties.uuid.bytes[i]));
+    at += snprintf(uuid + at, sizeof uuid - at, "%02x", gpu.uuid.bytes[i] & 0xFF);
   }
   char pci[24];
-  std::snprintf(pci, sizeof pci, "%04x:%02x:%02x.0", static_cast<unsigned>(properties.pciDomainID),
-                static_cast<unsigned>(properties.pciBusID),
-                static_cast<unsigned>(properties.pciDeviceID));
+  snprintf(pci, sizeof pci, "%04x:%02x:%02x.0", gpu.pciDomainID, gpu.pciBusID, gpu.pciDeviceID);
   char utc[24] = "";
   const std::time_t now = std::time(nullptr);
   std::strftime(utc, sizeof utc, "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&now));
-  JsonLine("run")
-      .integer("schema", kJsonSchema)
-      .integer("day", program.day)
-      .text("program", program.name)
-      .text("device", properties.name)
-      .text("cc", std::to_string(properties.major) + "." + std::to_string(properties.minor))
-      .integer("sms", properties.multiProcessorCount)
-      .integer("l2_bytes", properties.l2CacheSize)
-      .text("driver", cudaVersionText(device.driver))
-      .text("runtime", cudaVersionText(device.runtime))
-      .text("arch", "sm_" + std::to_string(device.codeArch))
-      .text("backend", kOnCpu ? "cpu" : "cuda")
-      .text("uuid", uuid)
-      .text("pci", pci)
-      .text("revision", CUDA_DAYS_REVISION)
-      .text("flags", CUDA_DAYS_FLAGS)
-      .text("utc", utc)
-      .print();
+  JsonLine line("run");
+  line.integer("schema", 1).integer("day", program.day).text("program", program.name);
+  line.text("device", gpu.name).text("cc", to_string(gpu.major) + "." + to_string(gpu.minor));
+  line.integer("sms", gpu.multiProcessorCount).integer("l2_bytes", gpu.l2CacheSize);
+  line.text("driver", cudaVersionText(device.driver)).text("runtime", cudaVersionText(device.runtime));
+  line.text("arch", "sm_" + to_string(device.codeArch)).text("backend", kOnCpu ? "cpu" : "cuda");
+  line.text("uuid", uuid).text("pci", pci).text("revision", CUDA_DAYS_REVISION).text("flags", CUDA_DAYS_FLAGS);
+  line.text("utc", utc).print();
 }
-// end common: json
+// end common: lesson
+
+// common: pinned
+template <class T>
+class PinnedBuffer {
+ public:
+  explicit PinnedBuffer(size_t count) : count_(count) { CUDA_CHECK(cudaMallocHost(&data_, count * sizeof(T))); }
+  ~PinnedBuffer() { release(cudaFreeHost(data_), "cudaFreeHost"); }
+  PinnedBuffer(const PinnedBuffer&) = delete;
+  operator T*() const { return data_; }
+  size_t count() const { return count_; }
+
+ private:
+  T* data_ = nullptr;
+  size_t count_;
+};
+// end common: pinned
 
 // ---------------------------------------------------------------------------------------------
 // Sizes and knobs
 // ---------------------------------------------------------------------------------------------
 
-constexpr Program kProgram = {49, "roofline",
-                              "Day 49: ten kernels under this GPU's two measured ceilings."};
+constexpr Program kProgram = {49, "roofline", "Day 49: ten kernels under this GPU's two measured ceilings."};
 
 constexpr int kBlock = 256;  // 4 blocks fill an SM of a T4 (1024 threads), 8 one of an H200
 
@@ -613,7 +489,7 @@ constexpr int kSideStep = 1024;  // buffers are squares whose side is a multiple
 
 constexpr int kStride = 32;  // floats: 128 bytes, so no two lanes of a warp share a sector
 
-constexpr int kTransposeTile = 32;                   // one warp reads one row of the tile
+constexpr int kTransposeTile = 32;  // one warp reads one row of the tile
 constexpr int kTransposePitch = kTransposeTile + 1;  // padded: a column then falls in 32 banks
 
 // The matmul and the stencil stay small on purpose: their inputs fit in the L2 of every card from
@@ -645,12 +521,10 @@ constexpr float kFmaB = 1.0f / (1 << 10);
 
 static_assert(kSideStep % kBlock == 0, "a row of a stream must be whole blocks");
 static_assert(kSideStep % kTransposeTile == 0 && kSideStep % kStride == 0,
-              "full-size transposes and permutations have no partial tile");
-static_assert(kTransposeTile * kTransposeTile <= 1024,
-              "a transpose block has a thread per element");
+    "full-size transposes and permutations have no partial tile");
+static_assert(kTransposeTile * kTransposeTile <= 1024, "a transpose block has a thread per element");
 static_assert(kMatmul % kMatmulTile == 0, "the matmul's byte model counts whole tiles");
-static_assert(kStencil % kStencilX == 0 && kStencil % kStencilY == 0,
-              "the stencil's byte model counts whole tiles");
+static_assert(kStencil % kStencilX == 0 && kStencil % kStencilY == 0, "the stencil's byte model counts whole tiles");
 static_assert(kStencilX * kStencilY == kBlock, "a stencil block has a thread per cell");
 static_assert(kFmaSteps % kUnroll == 0, "whole trips of the unrolled loop");
 static_assert((kBlock & (kBlock - 1)) == 0, "the reduction halves the block until one is left");
@@ -719,8 +593,7 @@ __global__ void transposeNaive(const float* in, float* out, int side) {
   const int column = blockIdx.x * kTransposeTile + threadIdx.x;
   const int row = blockIdx.y * kTransposeTile + threadIdx.y;
   if (row < side && column < side)
-    out[static_cast<std::size_t>(column) * side + row] =
-        in[static_cast<std::size_t>(row) * side + column];
+    out[static_cast<std::size_t>(column) * side + row] = in[static_cast<std::size_t>(row) * side + column];
 }
 
 // Day 13. The tile turns in shared memory, so reads and writes both run along rows. A warp reads a
@@ -729,13 +602,11 @@ __global__ void transposeTiled(const float* in, float* out, int side) {
   __shared__ float tile[kTransposeTile][kTransposePitch];
   int column = blockIdx.x * kTransposeTile + threadIdx.x;
   int row = blockIdx.y * kTransposeTile + threadIdx.y;
-  if (row < side && column < side)
-    tile[threadIdx.y][threadIdx.x] = in[static_cast<std::size_t>(row) * side + column];
+  if (row < side && column < side) tile[threadIdx.y][threadIdx.x] = in[static_cast<std::size_t>(row) * side + column];
   __syncthreads();
   column = blockIdx.y * kTransposeTile + threadIdx.x;
   row = blockIdx.x * kTransposeTile + threadIdx.y;
-  if (row < side && column < side)
-    out[static_cast<std::size_t>(row) * side + column] = tile[threadIdx.x][threadIdx.y];
+  if (row < side && column < side) out[static_cast<std::size_t>(row) * side + column] = tile[threadIdx.x][threadIdx.y];
 }
 
 // Day 16. One thread, one element of C = A B, both operands from global memory at every step: a
@@ -798,8 +669,7 @@ __global__ void heatStepGlobal(const float* in, float* out, int g) {
   const int row = blockIdx.y * kStencilY + threadIdx.y;
   if (row >= g || column >= g) return;
   const int i = row * g + column;
-  out[i] =
-      onRing(row, column, g) ? in[i] : heatCell(in[i], in[i - g], in[i + g], in[i - 1], in[i + 1]);
+  out[i] = onRing(row, column, g) ? in[i] : heatCell(in[i], in[i - g], in[i + g], in[i - 1], in[i + 1]);
 }
 
 // Day 34. The block first loads its cells and their apron, 34 x 10 = 340 cells to make 256, and
@@ -811,8 +681,7 @@ __global__ void heatStepTiled(const float* in, float* out, int g) {
   for (int cell = threadIdx.y * kStencilX + threadIdx.x; cell < kApronX * kApronY; cell += kBlock) {
     const int row = top + cell / kApronX;
     const int column = left + cell % kApronX;
-    if (row >= 0 && row < g && column >= 0 && column < g)
-      tile[cell / kApronX][cell % kApronX] = in[row * g + column];
+    if (row >= 0 && row < g && column >= 0 && column < g) tile[cell / kApronX][cell % kApronX] = in[row * g + column];
   }
   __syncthreads();
   const int x = threadIdx.x + 1;
@@ -820,10 +689,9 @@ __global__ void heatStepTiled(const float* in, float* out, int g) {
   const int column = left + x;
   const int row = top + y;
   if (row >= g || column >= g) return;
-  out[row * g + column] =
-      onRing(row, column, g)
-          ? tile[y][x]
-          : heatCell(tile[y][x], tile[y - 1][x], tile[y + 1][x], tile[y][x - 1], tile[y][x + 1]);
+  out[row * g + column] = onRing(row, column, g)
+      ? tile[y][x]
+      : heatCell(tile[y][x], tile[y - 1][x], tile[y + 1][x], tile[y][x - 1], tile[y][x + 1]);
 }
 
 // Day 49. 1 + x + x^2 + ... + x^256 by Horner's rule: one multiplication to scale x, then 256
@@ -881,7 +749,7 @@ int fp32LanesPerSm(int major, int minor) {
 
 // Small integers keep every sum exact in float. Their periods divide neither the row lengths nor
 // the tiles, so an element fetched from the wrong row or column has another value.
-float inputA(unsigned i) { return static_cast<float>(i % 7 + 1); }                    // 1 ... 7
+float inputA(unsigned i) { return static_cast<float>(i % 7 + 1); }  // 1 ... 7
 float inputB(unsigned i) { return static_cast<float>(static_cast<int>(i % 5) - 2); }  // -2 ... 2
 
 // Scaled by kPolynomialScale these run from -1 to 1. At both ends every one of the 256 terms
@@ -907,8 +775,8 @@ double heatReference(int row, int column, int g) {
   const auto at = [g](int y, int x) { return double(inputA(y * g + x)); };
   const double centre = at(row, column);
   if (row == 0 || row == g - 1 || column == 0 || column == g - 1) return centre;
-  return centre + 0.2 * (at(row - 1, column) + at(row + 1, column) + at(row, column - 1) +
-                         at(row, column + 1) - 4 * centre);
+  return centre +
+      0.2 * (at(row - 1, column) + at(row + 1, column) + at(row, column - 1) + at(row, column + 1) - 4 * centre);
 }
 
 double polynomialReference(double x) {
@@ -948,8 +816,7 @@ constexpr Sizes kRagged = {1238, 131, 131};
 constexpr int kRaggedThreads = 3 * kBlock;
 
 Sizes timedSizes(const cudaDeviceProp& gpu) {
-  const std::size_t bytes =
-      std::max(kStreamMinBytes, kStreamOverL2 * static_cast<std::size_t>(gpu.l2CacheSize));
+  const std::size_t bytes = std::max(kStreamMinBytes, kStreamOverL2 * static_cast<std::size_t>(gpu.l2CacheSize));
   int side = kSideStep;
   while (sizeof(float) * side * side < bytes) side += kSideStep;
   return {side, kMatmul, kStencil};
@@ -978,8 +845,8 @@ struct Buffers {
 
   static std::size_t bytes(const Sizes& sizes, int fmaThreads) {
     const std::size_t n = sizes.n();
-    return sizeof(float) * (5 * n + 3 * sizes.matmul * sizes.matmul +
-                            2 * sizes.stencil * sizes.stencil + n / kBlock + fmaThreads);
+    return sizeof(float) *
+        (5 * n + 3 * sizes.matmul * sizes.matmul + 2 * sizes.stencil * sizes.stencil + n / kBlock + fmaThreads);
   }
 
   DeviceBuffer<float> a, b, x, index, out;
@@ -1022,13 +889,12 @@ struct Row {
 };
 
 constexpr double kTolerance = 1e-5;  // relative; sums of small integers come out exact anyway
-constexpr double kLiveness = 0.01;   // of 32768 rounded steps; half the steps would be 50 % off
+constexpr double kLiveness = 0.01;  // of 32768 rounded steps; half the steps would be 50 % off
 constexpr double kFloatBytes = sizeof(float);
 
 // Makes the judge of an output of rows x columns floats.
 template <class Want>
-std::function<Verdict(const float*)> judge(std::size_t rows, std::size_t columns, double tolerance,
-                                           Want want) {
+std::function<Verdict(const float*)> judge(std::size_t rows, std::size_t columns, double tolerance, Want want) {
   return [=](const float* got) { return compare(got, rows, columns, tolerance, 0.0, want); };
 }
 
@@ -1059,109 +925,88 @@ std::vector<Row> makeRows(const Sizes& sizes, const Buffers& at) {
       same.checked = at.hostIndex.size();
       return same;
     }
-    return compare(got, side, side, 0, 0,
-                   [=](unsigned row, unsigned column) { return inputIndex(row * side + column); });
+    return compare(
+        got, side, side, 0, 0, [=](unsigned row, unsigned column) { return inputIndex(row * side + column); });
   };
-  const auto added =
-      judge(1, n, kTolerance, [](unsigned, unsigned i) { return double(inputA(i)) + inputB(i); });
-  const auto transposed = judge(side, side, 0, [=](unsigned row, unsigned column) {
-    return inputIndex(column * side + row);
-  });
-  const auto multiplied =
-      judge(d, d, kTolerance, [d, want = matmulReference(d)](unsigned row, unsigned column) {
-        return want[row * d + column];
-      });
+  const auto added = judge(1, n, kTolerance, [](unsigned, unsigned i) { return double(inputA(i)) + inputB(i); });
+  const auto transposed =
+      judge(side, side, 0, [=](unsigned row, unsigned column) { return inputIndex(column * side + row); });
+  const auto multiplied = judge(d, d, kTolerance,
+      [d, want = matmulReference(d)](unsigned row, unsigned column) { return want[row * d + column]; });
   const auto reduced = judge(1, blocks, kTolerance, [n](unsigned, unsigned block) {
     double sum = 0;
     const unsigned end = std::min<unsigned>(n, (block + 1) * kBlock);
     for (unsigned i = block * kBlock; i < end; ++i) sum += inputA(i);
     return sum;
   });
-  const auto heated = judge(g, g, kTolerance, [g](unsigned row, unsigned column) {
-    return heatReference(row, column, g);
-  });
+  const auto heated =
+      judge(g, g, kTolerance, [g](unsigned row, unsigned column) { return heatReference(row, column, g); });
   std::vector<double> polynomials;  // inputX repeats after 33, so there are 33 results
-  for (int i = 0; i < 33; ++i)
-    polynomials.push_back(polynomialReference(double(inputX(i)) * kPolynomialScale));
-  const auto evaluated =
-      judge(1, n, kTolerance, [polynomials](unsigned, unsigned i) { return polynomials[i % 33]; });
+  for (int i = 0; i < 33; ++i) polynomials.push_back(polynomialReference(double(inputX(i)) * kPolynomialScale));
+  const auto evaluated = judge(1, n, kTolerance, [polynomials](unsigned, unsigned i) { return polynomials[i % 33]; });
   std::vector<double> chains;  // and the chains' starts repeat after 7 threads
   for (int thread = 0; thread < 7; ++thread) chains.push_back(fmaReference(thread));
-  const auto alive = judge(1, threads, kLiveness,
-                           [chains](unsigned, unsigned thread) { return chains[thread % 7]; });
+  const auto alive = judge(1, threads, kLiveness, [chains](unsigned, unsigned thread) { return chains[thread % 7]; });
 
   return {
       {"ceiling-copy", "copyCoalesced", 30, 0, kFloatBytes * 2 * n,
-       [=, &at](cudaStream_t stream) {
-         copyCoalesced<<<blocks, kBlock, 0, stream>>>(at.index, at.out, n);
-       },
-       &at.out, copied},
+          [=, &at](cudaStream_t stream) { copyCoalesced<<<blocks, kBlock, 0, stream>>>(at.index, at.out, n); }, &at.out,
+          copied},
       {"vector add", "vectorAdd", 5, double(n), kFloatBytes * 3 * n,
-       [=, &at](cudaStream_t stream) {
-         vectorAdd<<<blocks, kBlock, 0, stream>>>(at.a, at.b, at.out, n);
-       },
-       &at.out, added},
+          [=, &at](cudaStream_t stream) { vectorAdd<<<blocks, kBlock, 0, stream>>>(at.a, at.b, at.out, n); }, &at.out,
+          added},
       {"vector add, stride 32", "vectorAddPermuted", 11, double(n), kFloatBytes * 3 * n,
-       [=, &at](cudaStream_t stream) {
-         vectorAddPermuted<<<permutedGrid, kBlock, 0, stream>>>(at.a, at.b, at.out, n);
-       },
-       &at.out, added},
+          [=, &at](
+              cudaStream_t stream) { vectorAddPermuted<<<permutedGrid, kBlock, 0, stream>>>(at.a, at.b, at.out, n); },
+          &at.out, added},
       {"transpose, naive", "transposeNaive", 12, 0, kFloatBytes * 2 * n,
-       [=, &at](cudaStream_t stream) {
-         transposeNaive<<<transposeGrid, transposeBlock, 0, stream>>>(at.index, at.out, side);
-       },
-       &at.out, transposed},
+          [=, &at](cudaStream_t stream) {
+            transposeNaive<<<transposeGrid, transposeBlock, 0, stream>>>(at.index, at.out, side);
+          },
+          &at.out, transposed},
       {"transpose, tiled", "transposeTiled", 13, 0, kFloatBytes * 2 * n,
-       [=, &at](cudaStream_t stream) {
-         transposeTiled<<<transposeGrid, transposeBlock, 0, stream>>>(at.index, at.out, side);
-       },
-       &at.out, transposed},
+          [=, &at](cudaStream_t stream) {
+            transposeTiled<<<transposeGrid, transposeBlock, 0, stream>>>(at.index, at.out, side);
+          },
+          &at.out, transposed},
       {"matmul, naive", "matmulNaive", 16, 2 * d3, kFloatBytes * (2 * d3 + double(d) * d),
-       [=, &at](cudaStream_t stream) {
-         matmulNaive<<<matmulGrid, matmulBlock, 0, stream>>>(at.matrixA, at.matrixB, at.matrixC, d);
-       },
-       &at.matrixC, multiplied},
-      {"matmul, tiled 16", "matmulTiled", 16, 2 * d3,
-       kFloatBytes * (2 * d3 / kMatmulTile + double(d) * d),
-       [=, &at](cudaStream_t stream) {
-         matmulTiled<<<matmulGrid, matmulBlock, 0, stream>>>(at.matrixA, at.matrixB, at.matrixC, d);
-       },
-       &at.matrixC, multiplied},
-      {"block reduction", "reduceSequentialAddressing", 24, double(n) - blocks,
-       kFloatBytes * (double(n) + blocks),
-       [=, &at](cudaStream_t stream) {
-         reduceSequentialAddressing<<<blocks, kBlock, 0, stream>>>(at.a, at.partial, n);
-       },
-       &at.partial, reduced},
+          [=, &at](cudaStream_t stream) {
+            matmulNaive<<<matmulGrid, matmulBlock, 0, stream>>>(at.matrixA, at.matrixB, at.matrixC, d);
+          },
+          &at.matrixC, multiplied},
+      {"matmul, tiled 16", "matmulTiled", 16, 2 * d3, kFloatBytes * (2 * d3 / kMatmulTile + double(d) * d),
+          [=, &at](cudaStream_t stream) {
+            matmulTiled<<<matmulGrid, matmulBlock, 0, stream>>>(at.matrixA, at.matrixB, at.matrixC, d);
+          },
+          &at.matrixC, multiplied},
+      {"block reduction", "reduceSequentialAddressing", 24, double(n) - blocks, kFloatBytes * (double(n) + blocks),
+          [=, &at](
+              cudaStream_t stream) { reduceSequentialAddressing<<<blocks, kBlock, 0, stream>>>(at.a, at.partial, n); },
+          &at.partial, reduced},
       {"stencil, global", "heatStepGlobal", 34, 7 * cells, kFloatBytes * 6 * cells,
-       [=, &at](cudaStream_t stream) {
-         heatStepGlobal<<<stencilGrid, stencilBlock, 0, stream>>>(at.heatIn, at.heatOut, g);
-       },
-       &at.heatOut, heated},
-      {"stencil, tiled", "heatStepTiled", 34, 7 * cells,
-       kFloatBytes * (kApronX * kApronY * tiles + cells),
-       [=, &at](cudaStream_t stream) {
-         heatStepTiled<<<stencilGrid, stencilBlock, 0, stream>>>(at.heatIn, at.heatOut, g);
-       },
-       &at.heatOut, heated},
+          [=, &at](cudaStream_t stream) {
+            heatStepGlobal<<<stencilGrid, stencilBlock, 0, stream>>>(at.heatIn, at.heatOut, g);
+          },
+          &at.heatOut, heated},
+      {"stencil, tiled", "heatStepTiled", 34, 7 * cells, kFloatBytes * (kApronX * kApronY * tiles + cells),
+          [=, &at](cudaStream_t stream) {
+            heatStepTiled<<<stencilGrid, stencilBlock, 0, stream>>>(at.heatIn, at.heatOut, g);
+          },
+          &at.heatOut, heated},
       {"polynomial, 256", "polynomialHorner", 49, (2.0 * kDegree + 1) * n, kFloatBytes * 2 * n,
-       [=, &at](cudaStream_t stream) {
-         polynomialHorner<<<blocks, kBlock, 0, stream>>>(at.x, at.out, n);
-       },
-       &at.out, evaluated},
+          [=, &at](cudaStream_t stream) { polynomialHorner<<<blocks, kBlock, 0, stream>>>(at.x, at.out, n); }, &at.out,
+          evaluated},
       {"ceiling-fma", "fmaPeak", 30, 2.0 * kChains * kFmaSteps * threads, 0,
-       [=, &at](cudaStream_t stream) {
-         fmaPeak<<<threads / kBlock, kBlock, 0, stream>>>(at.fmaOut, at.span, kFmaA, kFmaB,
-                                                          kFmaSteps);
-       },
-       &at.fmaOut, alive},
+          [=, &at](cudaStream_t stream) {
+            fmaPeak<<<threads / kBlock, kBlock, 0, stream>>>(at.fmaOut, at.span, kFmaA, kFmaB, kFmaSteps);
+          },
+          &at.fmaOut, alive},
   };
 }
 
 // One shape of copy: copyVector of kLoads vectors a thread, by at most `blockLimit` blocks.
 template <class Vector, int kLoads>
-Row copyShape(const char* variant, const Row& plain, const Sizes& sizes, const Buffers& at,
-              int blockLimit) {
+Row copyShape(const char* variant, const Row& plain, const Sizes& sizes, const Buffers& at, int blockLimit) {
   const int count = static_cast<int>(sizes.n() / (sizeof(Vector) / sizeof(float)));
   const int blocks = std::min(ceilDivide(count, kBlock * kLoads), blockLimit);
   const Vector* in = reinterpret_cast<const Vector*>(static_cast<float*>(at.index));
@@ -1169,9 +1014,7 @@ Row copyShape(const char* variant, const Row& plain, const Sizes& sizes, const B
   Row row = plain;
   row.variant = variant;
   row.symbol = "copyVector";
-  row.launch = [=](cudaStream_t stream) {
-    copyVector<Vector, kLoads><<<blocks, kBlock, 0, stream>>>(in, out, count);
-  };
+  row.launch = [=](cudaStream_t stream) { copyVector<Vector, kLoads><<<blocks, kBlock, 0, stream>>>(in, out, count); };
   return row;
 }
 
@@ -1213,7 +1056,7 @@ struct Problem {
 
   const Sizes sizes;
   const Buffers buffers;
-  const std::vector<Row> rows;    // the twelve of the page
+  const std::vector<Row> rows;  // the twelve of the page
   const std::vector<Row> shapes;  // the copies that compete for the ceiling
 };
 
@@ -1227,25 +1070,24 @@ void runRow(const Row& row, cudaStream_t stream) {
   cudaError_t status = cudaGetLastError();
   if (status == cudaSuccess) status = cudaStreamSynchronize(stream);
   if (status != cudaSuccess)
-    throw Stop{kExitFailed, std::string("kernel ") + row.symbol + ": " + cudaGetErrorName(status) +
-                                ": " + cudaGetErrorString(status)};
+    throw Stop{kExitFailed,
+        std::string("kernel ") + row.symbol + ": " + cudaGetErrorName(status) + ": " + cudaGetErrorString(status)};
 }
 
 // Runs every row on poisoned output and judges all of it; returns how many rows failed.
 int checkRows(const std::vector<Row>& rows, const char* size, const Options& options,
-              const PinnedBuffer<float>& staging, cudaStream_t stream) {
+    const PinnedBuffer<float>& staging, cudaStream_t stream) {
   int failed = 0;
   for (const Row& row : rows) {
     poison(*row.output, row.output->bytes(), stream);
     runRow(row, stream);
-    CUDA_CHECK(
-        cudaMemcpyAsync(staging, *row.output, row.output->bytes(), cudaMemcpyDeviceToHost, stream));
+    CUDA_CHECK(cudaMemcpyAsync(staging, *row.output, row.output->bytes(), cudaMemcpyDeviceToHost, stream));
     CUDA_CHECK(cudaStreamSynchronize(stream));
     const Verdict verdict = row.check(staging);
     if (verdict.wrong > 0) {
       ++failed;
-      std::fprintf(stderr, "FAILED %s (%s, %s size): %zu of %zu wrong, %s\n", row.symbol,
-                   row.variant, size, verdict.wrong, verdict.checked, verdict.message.c_str());
+      std::fprintf(stderr, "FAILED %s (%s, %s size): %zu of %zu wrong, %s\n", row.symbol, row.variant, size,
+          verdict.wrong, verdict.checked, verdict.message.c_str());
     }
     if (options.json) {
       JsonLine line("check");
@@ -1260,9 +1102,8 @@ int checkRows(const std::vector<Row>& rows, const char* size, const Options& opt
       if (verdict.wrong > 0) line.text("message", verdict.message);
       line.print();
     } else if (options.mode == Mode::kCheck) {
-      std::printf("%-26s %-20s %-6s %9zu values, worst error %5.1f %% of allowed  %s\n", row.symbol,
-                  row.variant, size, verdict.checked, 100 * verdict.worst,
-                  verdict.wrong == 0 ? "ok" : "FAILED");
+      std::printf("%-26s %-20s %-6s %9zu values, worst error %5.1f %% of allowed  %s\n", row.symbol, row.variant, size,
+          verdict.checked, 100 * verdict.worst, verdict.wrong == 0 ? "ok" : "FAILED");
       flushOutput();
     }
   }
@@ -1276,7 +1117,7 @@ int checkRows(const std::vector<Row>& rows, const char* size, const Options& opt
 // The two ceilings and what stands behind them.
 struct Ceilings {
   std::vector<Timing> copies;  // one per shape
-  std::size_t best = 0;        // the fastest shape
+  std::size_t best = 0;  // the fastest shape
   double copyGbps = 0;
   Timing fma;
   double fmaGflops = 0;
@@ -1300,35 +1141,30 @@ Ceilings measureCeilings(const Problem& problem, const cudaDeviceProp& gpu, cuda
   CUDA_CHECK(cudaMemcpyAsync(&span, buffers.span, sizeof span, cudaMemcpyDeviceToHost, stream));
   CUDA_CHECK(cudaStreamSynchronize(stream));
   ceilings.clockMhz = span.megahertz();
-  ceilings.fmaTheory =
-      1e-3 * ceilings.clockMhz * 2 * fp32LanesPerSm(gpu.major, gpu.minor) * gpu.multiProcessorCount;
+  ceilings.fmaTheory = 1e-3 * ceilings.clockMhz * 2 * fp32LanesPerSm(gpu.major, gpu.minor) * gpu.multiProcessorCount;
   if (!(ceilings.fmaGflops <= 1.02 * ceilings.fmaTheory))
-    throw Stop{kExitFailed, "fmaPeak reads " + std::to_string(ceilings.fmaGflops) +
-                                " GFLOP/s, above the " + std::to_string(ceilings.fmaTheory) +
-                                " that the SMs can do at the measured clock: the time is wrong"};
+    throw Stop{kExitFailed,
+        "fmaPeak reads " + std::to_string(ceilings.fmaGflops) + " GFLOP/s, above the " +
+            std::to_string(ceilings.fmaTheory) + " that the SMs can do at the measured clock: the time is wrong"};
 
   std::vector<Launch> launches;
   for (const Row& shape : problem.shapes) launches.push_back(shape.launch);
   ceilings.copies = measureInTurn(stream, launches);
   for (std::size_t i = 1; i < problem.shapes.size(); ++i)
     if (ceilings.copies[i].ms < ceilings.copies[ceilings.best].ms) ceilings.best = i;
-  ceilings.copyGbps =
-      gigaPerSecond(problem.shapes[ceilings.best].bytes, ceilings.copies[ceilings.best].ms);
+  ceilings.copyGbps = gigaPerSecond(problem.shapes[ceilings.best].bytes, ceilings.copies[ceilings.best].ms);
   return ceilings;
 }
 
 // Left of the ridge the copy ceiling binds, right of it the FMA ceiling.
-bool leftOfRidge(const Row& row, const Ceilings& ceilings) {
-  return row.flop / row.bytes < ceilings.ridge();
-}
+bool leftOfRidge(const Row& row, const Ceilings& ceilings) { return row.flop / row.bytes < ceilings.ridge(); }
 
 double percentOfCeiling(const Row& row, const Timing& timing, const Ceilings& ceilings) {
   return leftOfRidge(row, ceilings) ? 100 * gigaPerSecond(row.bytes, timing.ms) / ceilings.copyGbps
                                     : 100 * gigaPerSecond(row.flop, timing.ms) / ceilings.fmaGflops;
 }
 
-void printTable(const Problem& problem, const Ceilings& ceilings,
-                const std::vector<Timing>& timings) {
+void printTable(const Problem& problem, const Ceilings& ceilings, const std::vector<Timing>& timings) {
   std::printf("The two ends of this card's roofline, both measured\n");
   std::printf("  %-32s %9s %8s\n", "", "ms", "spread");
   for (std::size_t i = 0; i < problem.shapes.size(); ++i) {
@@ -1336,11 +1172,11 @@ void printTable(const Problem& problem, const Ceilings& ceilings,
     const Timing& timing = ceilings.copies[i];
     const double gbps = gigaPerSecond(shape.bytes, timing.ms);
     std::printf("  copy, %-26s %9.4f %6.1f %% %9.1f GB/s    %5.1f %%%s\n", shape.variant, timing.ms,
-                timing.spreadPercent(), gbps, 100 * gbps / ceilings.copyGbps,
-                i == ceilings.best ? "  <- the copy ceiling" : "");
+        timing.spreadPercent(), gbps, 100 * gbps / ceilings.copyGbps,
+        i == ceilings.best ? "  <- the copy ceiling" : "");
   }
-  std::printf("  %-32s %9.4f %6.1f %% %9.1f GFLOP/s  100.0 %%  <- the FMA ceiling\n",
-              "fma, 8 chains", ceilings.fma.ms, ceilings.fma.spreadPercent(), ceilings.fmaGflops);
+  std::printf("  %-32s %9.4f %6.1f %% %9.1f GFLOP/s  100.0 %%  <- the FMA ceiling\n", "fma, 8 chains", ceilings.fma.ms,
+      ceilings.fma.spreadPercent(), ceilings.fmaGflops);
   std::printf("  %-32s %28.2f FLOP/byte\n", "ridge point", ceilings.ridge());
   std::printf(
       "\"float x 1\" is copyCoalesced, one float a thread; \"float4 x 2\" is two float4 a thread,\n"
@@ -1351,8 +1187,8 @@ void printTable(const Problem& problem, const Ceilings& ceilings,
       100 * ceilings.fmaGflops / ceilings.fmaTheory, ceilings.clockMhz);
 
   std::printf("Ten kernels, with the bytes the algorithm asks for\n");
-  std::printf("%-22s %3s %9s %9s %8s %9s %10s  %s\n", "kernel", "day", "FLOP/byte", "ms", "spread",
-              "asked MB", "asked GB/s", "% of ceiling");
+  std::printf("%-22s %3s %9s %9s %8s %9s %10s  %s\n", "kernel", "day", "FLOP/byte", "ms", "spread", "asked MB",
+      "asked GB/s", "% of ceiling");
   std::size_t left = 0;
   std::size_t above = 0;
   for (std::size_t i = 0; i < timings.size(); ++i) {
@@ -1360,10 +1196,9 @@ void printTable(const Problem& problem, const Ceilings& ceilings,
     const double percent = percentOfCeiling(row, timings[i], ceilings);
     left += leftOfRidge(row, ceilings);
     above += percent > 100;
-    std::printf("%-22s %3d %9.3f %9.4f %6.1f %% %9.1f %10.1f %7.1f %s%s\n", row.variant, row.day,
-                row.flop / row.bytes, timings[i].ms, timings[i].spreadPercent(), row.bytes * 1e-6,
-                gigaPerSecond(row.bytes, timings[i].ms), percent,
-                leftOfRidge(row, ceilings) ? "copy" : "fma", percent > 100 ? " *" : "");
+    std::printf("%-22s %3d %9.3f %9.4f %6.1f %% %9.1f %10.1f %7.1f %s%s\n", row.variant, row.day, row.flop / row.bytes,
+        timings[i].ms, timings[i].spreadPercent(), row.bytes * 1e-6, gigaPerSecond(row.bytes, timings[i].ms), percent,
+        leftOfRidge(row, ceilings) ? "copy" : "fma", percent > 100 ? " *" : "");
   }
   std::printf(
       "\n%zu of the %zu sit left of the ridge point, so for those the sloped ceiling (copy) is\n"
@@ -1375,8 +1210,7 @@ void printTable(const Problem& problem, const Ceilings& ceilings,
       left, timings.size(), above);
 }
 
-void printJson(const Problem& problem, const Ceilings& ceilings,
-               const std::vector<Timing>& timings) {
+void printJson(const Problem& problem, const Ceilings& ceilings, const std::vector<Timing>& timings) {
   const auto line = [](const char* record, const Row& row, const Timing& timing) {
     return JsonLine(record)
         .integer("day", row.day)
@@ -1423,8 +1257,7 @@ int runDay(const Options& options) {
   const Device device = openDevice(options.device, copyCoalesced);
   const cudaDeviceProp& gpu = device.properties;
   const Sizes sizes = timedSizes(gpu);
-  const int residentThreads =
-      gpu.multiProcessorCount * (gpu.maxThreadsPerMultiProcessor / kBlock) * kBlock;
+  const int residentThreads = gpu.multiProcessorCount * (gpu.maxThreadsPerMultiProcessor / kBlock) * kBlock;
   requireDeviceMemory(Buffers::bytes(sizes, residentThreads));
 
   if (options.json) {
@@ -1434,15 +1267,15 @@ int runDay(const Options& options) {
     std::printf(
         "Streams of %d x %d floats (%.0f MiB each, %.1f x L2), matmul %d cubed, tile %d,\n"
         "stencil %d squared.\n\n",
-        sizes.side, sizes.side, kFloatBytes * sizes.n() / 1048576,
-        kFloatBytes * sizes.n() / gpu.l2CacheSize, sizes.matmul, kMatmulTile, sizes.stencil);
+        sizes.side, sizes.side, kFloatBytes * sizes.n() / 1048576, kFloatBytes * sizes.n() / gpu.l2CacheSize,
+        sizes.matmul, kMatmulTile, sizes.stencil);
   }
 
   const Stream stream;
   const PinnedBuffer<float> staging(sizes.n());
   const auto check = [&](const Problem& problem, const char* size) {
     return checkRows(problem.rows, size, options, staging, stream) +
-           checkRows(problem.shapes, size, options, staging, stream);
+        checkRows(problem.shapes, size, options, staging, stream);
   };
 
   int failed = 0;
@@ -1457,21 +1290,19 @@ int runDay(const Options& options) {
     for (const Row& row : problem.rows) runRow(row, stream);
     return kExitOk;
   }
-  if (failed == 0)
-    failed += check(problem, "full");  // the large problem once the small one is right
+  if (failed == 0) failed += check(problem, "full");  // the large problem once the small one is right
   if (failed > 0) {
     std::fprintf(stderr, "%d checks FAILED, so no times are printed\n", failed);
     return kExitFailed;
   }
   if (!options.json)
-    std::printf("All %zu kernels match their CPU reference at every element, full and ragged.\n\n",
-                problem.rows.size());
+    std::printf(
+        "All %zu kernels match their CPU reference at every element, full and ragged.\n\n", problem.rows.size());
   if (options.mode == Mode::kCheck) return kExitOk;
 
   const Ceilings ceilings = measureCeilings(problem, gpu, stream);
   std::vector<Timing> timings;
-  for (std::size_t i = 0; i < problem.rows.size() - 2; ++i)
-    timings.push_back(measure(stream, problem.table(i).launch));
+  for (std::size_t i = 0; i < problem.rows.size() - 2; ++i) timings.push_back(measure(stream, problem.table(i).launch));
   (options.json ? printJson : printTable)(problem, ceilings, timings);
   return kExitOk;
 }

@@ -47,7 +47,8 @@ EXIT_USAGE = 2
 EXIT_SKIPPED = 77  # the code that CTest and Automake read as a skip
 
 MANIFEST_SCHEMA = 1
-ROW_SCHEMA = 1  # "schema" of the run record in scripts/schema/row.schema.json
+SCHEMA_FILE = "scripts/schema/row.schema.json"
+ROW_SCHEMA = 1  # "schema" of its run record
 DAY_SOURCES = "day[0-9][0-9]-*/*.cu"
 A_SOURCE = re.compile(r"day[0-9]{2}-[\w-]+/[\w-]+\.cu")
 READMES = ("README.md", "day[0-9][0-9]-*/README.md", "profile/README.md")
@@ -238,22 +239,46 @@ def refuse_minimally(record: dict) -> str | None:
     times = [record.get(key) for key in ("ms_min", "ms", "ms_max")]
     if "ms" in record and not (all(type(ms) in (int, float) for ms in times) and 0 < times[0] <= times[1] <= times[2]):
         return f"ms_min, ms, ms_max are {times}: they must be positive and in this order"
+    size = [record.get(key) for key in ("m", "n", "k", "flop")]
+    if all(type(count) is int for count in size) and size[3] != 2 * math.prod(size[:3]):
+        return f"flop is {size[3]}, and must be 2 m n k, {2 * math.prod(size[:3])}"
     return None
 
 
+def no_schema(error: Exception) -> Stop:
+    """Return what to raise where the schema cannot be used."""
+    return Stop(f"{SCHEMA_FILE}: {str(error).splitlines()[0]}: restore it, no JSON line can be checked without")
+
+
+def read_schema(root: Path) -> tuple[dict, dict[str, dict]]:
+    """Return the schema, and the reference to each type of record in it by name. Raises Stop."""
+    try:
+        schema = strict_json((root / SCHEMA_FILE).read_text(encoding="utf-8"))
+        return schema, {kind["$ref"].rsplit("/", 1)[-1]: kind for kind in schema["oneOf"]}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise no_schema(error) from None
+
+
+def read_reports(root: Path) -> dict[str, dict]:
+    """Return what the schema says of each type of record whose values are compared between runs: its x-report."""
+    schema, kinds = read_schema(root)
+    try:
+        return {name: schema["$defs"][name]["x-report"] for name in kinds if "x-report" in schema["$defs"][name]}
+    except (KeyError, TypeError) as error:
+        raise no_schema(error) from None
+
+
 def schema_refusal(root: Path) -> Refusal | None:
-    """Return the check against scripts/schema/row.schema.json, or None where jsonschema cannot be imported."""
-    shown = "scripts/schema/row.schema.json"
+    """Return the check against the schema, or None where jsonschema cannot be imported."""
     try:
         import jsonschema
     except ImportError:
         return None
+    schema, kinds = read_schema(root)
     try:
-        schema = strict_json((root / shown).read_text(encoding="utf-8"))
         jsonschema.Draft202012Validator.check_schema(schema)
-        kinds = {kind["$ref"].rsplit("/", 1)[-1]: kind for kind in schema["oneOf"]}
-    except (OSError, ValueError, KeyError, TypeError, jsonschema.SchemaError) as error:
-        raise Stop(f"{shown}: {str(error).splitlines()[0]}: restore it, no JSON line can be checked without") from None
+    except jsonschema.SchemaError as error:
+        raise no_schema(error) from None
     # One validator for each type of record, because what is wrong with a row should not be told of all other types.
     validators = {name: jsonschema.Draft202012Validator({**schema, "oneOf": [kind]}) for name, kind in kinds.items()}
 
@@ -269,6 +294,24 @@ def schema_refusal(root: Path) -> Refusal | None:
 def name_of(record: dict) -> str:
     """Name a line for a message: its kind and variant."""
     return " ".join(str(record[key]) for key in ("record", "variant") if key in record)
+
+
+def case_of(record: dict, reports: dict[str, dict]) -> list[str]:
+    """Return the keys that tell a row of this type from another in one run; of an unknown type, day and variant."""
+    return reports.get(record["record"], {}).get("case", ["day", "variant"])
+
+
+def identity(record: dict, reports: dict[str, dict]) -> tuple[str, ...]:
+    """Return what makes two lines of two runs the same row: the type of record and its case."""
+    return (record["record"], *(str(record.get(key)) for key in case_of(record, reports)))
+
+
+def row_name(record: dict, reports: dict[str, dict]) -> str:
+    """Name a row for people, all of its case but the day: "gemm 3 shared tile 512x512x512, launch loop"."""
+    more = [record[key] for key in case_of(record, reports) if key not in ("day", "variant") and key in record]
+    sizes = "x".join(str(value) for value in more if not isinstance(value, str))
+    texts = [value for value in more if isinstance(value, str)]
+    return ", ".join([f"{record['record']} {record.get('variant')} {sizes}".rstrip(), *texts])
 
 
 def read_run(data: bytes, shown: str, refuse: Refusal) -> Records:
@@ -371,8 +414,11 @@ def describe_edit(name: str, data: bytes, entry: dict) -> str:
     return f"{name}:{line + 1}: edited since it was recorded{row}: {now}, recorded were {then}: {RESTORE}"
 
 
-def check_run(run: Records, shown: str, wanted: dict) -> list[str]:
-    """Return why a run is no evidence: its run record is not the `wanted` one, a check failed, nothing was timed."""
+def check_run(run: Records, shown: str, wanted: dict, reports: dict[str, dict]) -> list[str]:
+    """Return why a run is no evidence.
+
+    Its run record is not the `wanted` one, a check failed, nothing was timed, or two lines are the same row.
+    """
     problems = []
     for key, value in wanted.items():
         if run[0][1].get(key) != value:
@@ -380,6 +426,12 @@ def check_run(run: Records, shown: str, wanted: dict) -> list[str]:
     for number, record in run:
         if record.get("ok") is False:
             problems.append(f"{shown}:{number}: {name_of(record)}: the check failed: correct the kernel and {AGAIN}")
+    first: dict[tuple, int] = {}  # line of each row
+    for number, record in run:
+        if "value" in record and first.setdefault(identity(record, reports), number) != number:
+            line = first[identity(record, reports)]
+            row = row_name(record, reports)
+            problems.append(f"{shown}:{number}: {row}: the same row as line {line}: tell them apart and {AGAIN}")
     if not any("ms" in record for _, record in run):
         problems.append(f"{shown}: no timed row: {AGAIN}")
     return problems
@@ -391,6 +443,7 @@ def check_folder(folder: Path, shown: str, root: Path, refuse: Refusal) -> tuple
     `shown` is the folder's name in messages.
     """
     manifest = read_manifest(folder, shown)
+    reports = read_reports(root)
     files = manifest["files"]
     problems = [f"{shown}/{name}: not in the manifest: delete it" for name in unlisted(folder, manifest)]
     lines = 0
@@ -415,7 +468,7 @@ def check_folder(folder: Path, shown: str, root: Path, refuse: Refusal) -> tuple
             try:
                 run = read_run(contents[name], f"{shown}/{name}", refuse)
                 lines += len(run)
-                problems += check_run(run, f"{shown}/{name}", wanted)
+                problems += check_run(run, f"{shown}/{name}", wanted, reports)
             except Stop as stop:
                 problems += [f"{problem}: {RESTORE}" for problem in str(stop).splitlines()]
         if (root / entry["source"]).is_file():
@@ -875,9 +928,9 @@ def record(options: argparse.Namespace) -> int:
 # ---- compare ---------------------------------------------------------------------------------------------------------
 
 
-def figures_of(run: Records) -> dict[tuple, dict]:
-    """Return the lines that hold a figure, by what makes two lines of two runs the same row: record, day, variant."""
-    return {tuple(str(row.get(key)) for key in ("record", "day", "variant")): row for _, row in run if "value" in row}
+def figures_of(run: Records, reports: dict[str, dict]) -> dict[tuple, dict]:
+    """Return the lines that hold a figure, by what makes two lines of two runs the same row."""
+    return {identity(row, reports): row for _, row in run if "value" in row}
 
 
 def verdict(recorded: dict, yours: dict) -> str:
@@ -902,7 +955,7 @@ def spearman(first: list[float], second: list[float]) -> float:
     return sum(x * y for x, y in zip(a, b)) / spread if spread else 1.0
 
 
-def compare_day(recorded: Records, yours: Records) -> bool:
+def compare_day(recorded: Records, yours: Records, reports: dict[str, dict]) -> bool:
     """Print one day's rows side by side. Returns whether the checks of `yours` were run and all passed."""
     (_, run), (_, other) = recorded[0], yours[0]
     same_model = run.get("device") == other.get("device")
@@ -918,24 +971,28 @@ def compare_day(recorded: Records, yours: Records) -> bool:
     if not same_model:
         print("Another model: its figures are not the recorded card's, so only the shape and the checks compare.")
 
-    old, new = figures_of(recorded), figures_of(yours)
+    old, new = figures_of(recorded, reports), figures_of(yours, reports)
     both = [key for key in old if key in new]
-    print(f"\n{'row':<32} {'recorded':>11} {'yours':>11}  {'unit':<9} {'ratio':>6}{'  verdict' * same_model}")
+    names = {key: row_name(row, reports) for key, row in {**new, **old}.items()}
+    width = max([32, *map(len, names.values())])
+    print(f"\n{'row':<{width}} {'recorded':>11} {'yours':>11}  {'unit':<9} {'ratio':>6}{'  verdict' * same_model}")
     for key in both:
         a, b = old[key], new[key]
         judged = f"  {verdict(a, b)}" if same_model else ""
         ratio = b["value"] / a["value"] if a["value"] else math.nan
         figures = f"{a['value']:>11.6g} {b['value']:>11.6g}  {str(a.get('unit')):<9} {ratio:>6.3f}"
-        print(f"{f'{key[0]} {key[2]}':<32} {figures}{judged}")
+        print(f"{names[key]:<{width}} {figures}{judged}")
     for whose, keys in (("recorded", old.keys() - new.keys()), ("yours", new.keys() - old.keys())):
         for key in sorted(keys):
-            print(f"{f'{key[0]} {key[2]}':<32} only in {whose}")
+            print(f"{names[key]:<{width}} only in {whose}")
     if same_model:
         print(f"same: the two spreads, fastest to slowest sample, meet after a margin of {100 * MARGIN:g} %")
-    rows = [key for key in both if key[0] == "row" and "ms" in old[key] and "ms" in new[key]]
-    if not same_model and len(rows) > 1:
-        order = spearman([old[key]["ms"] for key in rows], [new[key]["ms"] for key in rows])
-        print(f"order of the {len(rows)} rows by time: Spearman's rank correlation {order:.2f} (1: the same order)")
+    for kind, report in reports.items():
+        rows = [key for key in both if key[0] == kind and "order" in report]
+        if not same_model and len(rows) > 1:
+            order = spearman([old[key]["value"] for key in rows], [new[key]["value"] for key in rows])
+            what = f"{len(rows)} {report['order']}"
+            print(f"order of the {what}: Spearman's rank correlation {order:.2f} (1: the same order)")
     return bool(checks) and not failed
 
 
@@ -952,12 +1009,13 @@ def compare(options: argparse.Namespace) -> int:
         path = folder / file_of(day, ".jsonl")
         return read_run(path.read_bytes(), str(path), refuse_minimally)
 
+    reports = read_reports(options.root)
     passed = True
     if options.runs:
         for path in options.runs:
             try:
                 yours = read_run(path.read_bytes(), str(path), refuse_minimally)
-                passed = compare_day(recorded_run(yours[0][1].get("day"), f"{path}:1"), yours) and passed
+                passed = compare_day(recorded_run(yours[0][1].get("day"), f"{path}:1"), yours, reports) and passed
             except Stop as stop:  # the other runs can be compared all the same
                 print(stop, file=sys.stderr)
                 passed = False
@@ -972,7 +1030,7 @@ def compare(options: argparse.Namespace) -> int:
                 raise failure(day, done)
             print(done.stderr, end="\n" if done.stderr else "", file=sys.stderr)
             yours = read_run(done.stdout, f"{day.program} --json", refuse_minimally)
-            passed = compare_day(theirs, yours) and done.returncode == 0 and passed
+            passed = compare_day(theirs, yours, reports) and done.returncode == 0 and passed
     return 0 if passed else EXIT_WRONG
 
 

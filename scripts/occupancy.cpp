@@ -21,9 +21,9 @@ namespace {
 constexpr size_t kKiB = 1024;
 
 struct Architecture {
-  int capability;       // 10 * major + minor
-  int threadsPerSm;     // resident at most
-  size_t sharedPerSm;   // bytes, at the largest carve-out
+  int capability;  // 10 * major + minor
+  int threadsPerSm;  // resident at most
+  size_t sharedPerSm;  // bytes, at the largest carve-out
   size_t sharedDriver;  // bytes of each block's shared memory that the driver keeps for itself
 };
 
@@ -31,11 +31,11 @@ struct Architecture {
 // and, for the last column, what it says about shared memory from 8.x on. How many blocks an SM
 // holds, and how registers and shared memory are rounded up, the header knows.
 constexpr Architecture kArchitectures[] = {
-    {75, 1024, 64 * kKiB, 0},       // T4
-    {80, 2048, 164 * kKiB, kKiB},   // A100
-    {86, 1536, 100 * kKiB, kKiB},   // A10, RTX 30
-    {89, 1536, 100 * kKiB, kKiB},   // L4, RTX 40
-    {90, 2048, 228 * kKiB, kKiB},   // H100, H200
+    {75, 1024, 64 * kKiB, 0},  // T4
+    {80, 2048, 164 * kKiB, kKiB},  // A100
+    {86, 1536, 100 * kKiB, kKiB},  // A10, RTX 30
+    {89, 1536, 100 * kKiB, kKiB},  // L4, RTX 40
+    {90, 2048, 228 * kKiB, kKiB},  // H100, H200
     {100, 2048, 228 * kKiB, kKiB},  // B200
     {120, 1536, 100 * kKiB, kKiB},  // RTX 50
 };
@@ -65,14 +65,13 @@ int main() {
   int capability, threads, registers, barriers;
   size_t staticShared, dynamicShared;
   int fields;
-  while ((fields = std::scanf("%d %d %d %zu %zu %d", &capability, &threads, &registers,
-                              &staticShared, &dynamicShared, &barriers)) == 6) {
+  while ((fields = std::scanf("%d %d %d %zu %zu %d", &capability, &threads, &registers, &staticShared, &dynamicShared,
+              &barriers)) == 6) {
     const Architecture* found = nullptr;
     for (const Architecture& each : kArchitectures)
       if (each.capability == capability) found = &each;
     if (!found) {
-      std::fprintf(stderr, "occupancy: no limits known for sm_%d; add it to kArchitectures\n",
-                   capability);
+      std::fprintf(stderr, "occupancy: no limits known for sm_%d; add it to kArchitectures\n", capability);
       return 1;
     }
     const cudaOccDeviceProp device = properties(*found);
@@ -87,24 +86,22 @@ int main() {
 
     cudaOccResult result;
     int maxBlocks = 0;
-    cudaOccError error = cudaOccMaxActiveBlocksPerMultiprocessor(&result, &device, &kernel, &state,
-                                                                 threads, dynamicShared);
+    cudaOccError error =
+        cudaOccMaxActiveBlocksPerMultiprocessor(&result, &device, &kernel, &state, threads, dynamicShared);
     if (error == CUDA_OCC_SUCCESS) error = cudaOccMaxBlocksPerMultiprocessor(&maxBlocks, &device);
     if (error != CUDA_OCC_SUCCESS) {
       std::fprintf(stderr,
-                   "occupancy: this toolkit's cuda_occupancy.h refuses sm_%d with %d threads, %d "
-                   "registers, %zu + %zu bytes of shared memory: %s\n",
-                   capability, threads, registers, staticShared, dynamicShared,
-                   error == CUDA_OCC_ERROR_UNKNOWN_DEVICE
-                       ? "it does not know this architecture (a newer toolkit does)"
-                       : "invalid input");
+          "occupancy: this toolkit's cuda_occupancy.h refuses sm_%d with %d threads, %d "
+          "registers, %zu + %zu bytes of shared memory: %s\n",
+          capability, threads, registers, staticShared, dynamicShared,
+          error == CUDA_OCC_ERROR_UNKNOWN_DEVICE ? "it does not know this architecture (a newer toolkit does)"
+                                                 : "invalid input");
       return 1;
     }
     const int warps = (threads + device.warpSize - 1) / device.warpSize;  // a part counts as one
     std::printf("%d %d %d %d %zu %d %u\n", result.activeBlocksPerMultiprocessor,
-                result.activeBlocksPerMultiprocessor * warps,
-                device.maxThreadsPerMultiprocessor / device.warpSize, device.regsPerMultiprocessor,
-                device.sharedMemPerMultiprocessor, maxBlocks, result.limitingFactors);
+        result.activeBlocksPerMultiprocessor * warps, device.maxThreadsPerMultiprocessor / device.warpSize,
+        device.regsPerMultiprocessor, device.sharedMemPerMultiprocessor, maxBlocks, result.limitingFactors);
   }
   if (fields != EOF) {
     std::fprintf(stderr, "occupancy: a line of stdin is not six integers\n");

@@ -12,8 +12,13 @@ which the host code computes. So the host code runs, as built for the CPU (build
 skip every kernel, it makes all the launches of --check within seconds. `check` takes the recorded sizes where there is
 no such build.
 
-`check` fails when a kernel spills registers, and when any figure differs from the recorded one. Another version of nvcc
-may allocate otherwise, so with one only spills count.
+scripts/designed.json says for days whose lesson it is what every kernel was designed for: threads and dynamic shared
+memory of a block, and how many blocks an SM then holds on some architectures. It also stands in for the log where that
+is silent: for a kernel that the CPU build never launches (thread block clusters), and to tell which instance of a
+template a launch from within another template is of.
+
+`check` fails when a kernel spills registers, when it is not as designed, and when any figure differs from the recorded
+one; `record` refuses the first two. Another version of nvcc may allocate otherwise, so with one only spills count.
 
 Exit code: 0 all is well; 1 a difference, a spill, or something could not be compiled; 2 bad usage; 77 no nvcc.
 """
@@ -36,6 +41,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 SCHEMA = 1  # of resources.json
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)  # those of occupancy.cpp
+DESIGNED = Path("scripts/designed.json")  # below the root
 EXIT_FAILED = 1
 EXIT_SKIPPED = 77
 
@@ -283,6 +289,46 @@ class LaunchShape:
     dynamic_shared: int = 0
 
 
+@dataclass(frozen=True)
+class Design:
+    """What a kernel was designed for: `blocks_per_sm` by architecture, and of those alone that it is meant for."""
+
+    threads: int
+    dynamic_shared: int
+    blocks_per_sm: dict[int, int]
+
+    def fits(self, shape: LaunchShape) -> bool:
+        """Tell whether a launch is the designed one."""
+        x, y, z = shape.block
+        return (x * y * z, shape.dynamic_shared) == (self.threads, self.dynamic_shared)
+
+
+def read_designs(root: Path) -> dict[str, dict[str, Design]]:
+    """Return the designs of scripts/designed.json by day's source and kernel, blanks left out; none if it is not there.
+
+    Raises Problem if it cannot be read as such.
+    """
+    path = root / DESIGNED
+    try:
+        text = path.read_text(encoding="utf-8")
+        return {
+            day: {
+                name.replace(" ", ""): Design(
+                    int(design["threads"]),
+                    int(design["dynamic_shared"]),
+                    {int(arch): int(blocks) for arch, blocks in design["blocks_per_sm"].items()},
+                )
+                for name, design in kernels.items()
+            }
+            for day, kernels in json.loads(text).items()
+        }
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        form = '{"day44-matmul/x.cu": {"kernel<4>": {"threads": 256, "dynamic_shared": 0, "blocks_per_sm": {"75": 2}}}}'
+        raise Problem(f"{DESIGNED} cannot be read ({error!r}); its form is {form}") from error
+
+
 LAUNCH = re.compile(
     r"launch (?P<name>.+) grid \(\d+, ?\d+, ?\d+\) block \((?P<block>\d+, ?\d+, ?\d+)\)(?:.* shared (?P<shared>\d+))?"
 )
@@ -330,11 +376,14 @@ def log_launches(program: Path, kernels: list[str]) -> dict[str, set[LaunchShape
     return launches
 
 
-def shapes_of(kernel: str, kernels: list[str], launches: dict[str, set[LaunchShape]]) -> list[LaunchShape]:
+def shapes_of(
+    kernel: str, kernels: list[str], launches: dict[str, set[LaunchShape]], design: Design | None = None
+) -> list[LaunchShape]:
     """Return the shapes that a kernel is launched with, sorted; empty if it never is.
 
     A launch that spells this very kernel counts for it alone. Inside a template the arguments have other names
-    (`copyVector<Vector, kLoads>`): such a launch counts for every kernel of that symbol that no launch spells out.
+    (`copyVector<Vector, kLoads>`): such a launch counts for every kernel of that symbol that no launch spells out, or
+    for the one that was designed for its shape. A design also stands in where there is no launch at all.
     """
     spelled = kernel.replace(" ", "")
     if spelled in launches:
@@ -344,6 +393,10 @@ def shapes_of(kernel: str, kernels: list[str], launches: dict[str, set[LaunchSha
     for name, found in launches.items():
         if symbol_of(name) == symbol_of(kernel) and name not in others:
             shapes |= found
+    if design and not shapes:
+        return [LaunchShape((design.threads, 1, 1), design.dynamic_shared)]
+    if design and any(map(design.fits, shapes)):
+        shapes = set(filter(design.fits, shapes))
     return sorted(shapes, key=lambda shape: (shape.block, shape.dynamic_shared))
 
 
@@ -418,6 +471,7 @@ def measure(
     if unknown:
         raise Problem(f"nvcc {version} ({nvcc}) does not compile for {', '.join(f'sm_{n}' for n in sorted(unknown))}")
 
+    designs = read_designs(root)
     pairs = [(day, arch) for day in days for arch in architectures]
     with ThreadPoolExecutor(max_workers=max(1, jobs)) as pool:
         compiled = list(pool.map(lambda pair: compile_kernels(nvcc, root / pair[0], pair[1]), pairs))
@@ -439,7 +493,8 @@ def measure(
     for (day, arch), kernels in zip(pairs, compiled):
         names = [kernel.name for kernel in kernels]
         for kernel in kernels:
-            for shape in shapes_of(kernel.name, names, launches[day]) or [None]:
+            design = designs.get(day.as_posix(), {}).get(kernel.name.replace(" ", ""))
+            for shape in shapes_of(kernel.name, names, launches[day], design) or [None]:
                 row = {"day": day.as_posix(), "arch": arch, "kernel": kernel.name, **dict.fromkeys(FIELDS)}
                 row.update({key: value for key, value in vars(kernel).items() if key in FIELDS})
                 rows.append(row)
@@ -484,6 +539,38 @@ def spills(record: dict) -> list[str]:
         for row in record["rows"]
         if row["spill_stores"] or row["spill_loads"]
     ]
+
+
+def misfits(record: dict, designs: dict[str, dict[str, Design]]) -> list[str]:
+    """Return a sentence for each kernel of a record that is not what it was designed for, or has no design.
+
+    Only days that have designs are looked at, and blocks only on the architectures that a design names.
+    """
+    found = []
+    for day, kernels in designs.items():
+        rows = [row for row in record["rows"] if row["day"] == day]
+        there = {row["kernel"].replace(" ", "") for row in rows}
+        found += [f"{DESIGNED}: {day} has no kernel {name}: take it out" for name in kernels if name not in there]
+        found += [f"{day}, {name}: has no design: add it to {DESIGNED}" for name in sorted(there - kernels.keys())]
+        for row in rows:
+            design = kernels.get(row["kernel"].replace(" ", ""))
+            if design is None:
+                continue
+            where = f"{day}, sm_{row['arch']}, {row['kernel']}"
+            blocks = design.blocks_per_sm.get(row["arch"])
+            if not row["block"] or not design.fits(LaunchShape(tuple(row["block"]), row["dynamic_shared"])):
+                launched = f"{'x'.join(map(str, row['block']))} and {row['dynamic_shared']}" if row["block"] else "none"
+                found.append(
+                    f"{where}: designed for {design.threads} threads and {design.dynamic_shared} bytes of dynamic "
+                    f"shared memory a block, launched with {launched}"
+                )
+            elif blocks is not None and blocks != row["blocks_per_sm"]:
+                found.append(
+                    f"{where}: designed for {blocks} blocks an SM, and {row['blocks_per_sm']} fit: {row['registers']} "
+                    f"registers a thread, {row['shared'] + row['dynamic_shared']} bytes of shared memory a block, "
+                    f"limited by {', '.join(row['limited_by'])}"
+                )
+    return found
 
 
 def differences(recorded: dict, new: dict) -> list[str]:
@@ -633,7 +720,7 @@ def check(folder: Path, root: Path, nvcc: str, build: Path, jobs: int) -> int:
         print(f"note: {note}")
     failures = spills(new)
     if same:
-        failures += differences(recorded, new)
+        failures += misfits(new, read_designs(root)) + differences(recorded, new)
         text = folder / "resources.txt"
         if not text.is_file() or text.read_text(encoding="utf-8") != as_text(recorded):
             failures.append(f"{shown}/resources.txt is not the table of {shown}/resources.json")
@@ -694,16 +781,13 @@ def main(arguments: list[str] | None = None) -> int:
         if options.command == "check":
             return check(folder, root, nvcc, build, options.jobs)
         record, _ = measure(find_days(root), options.arch, root=root, nvcc=nvcc, build=build, jobs=options.jobs)
-        spilled = spills(record)
+        spilled, misfitting = spills(record), misfits(record, read_designs(root))
         if spilled:
-            raise Problem(
-                "\n".join(
-                    [
-                        *spilled,
-                        "Nothing is recorded: give the kernel fewer live values, or smaller blocks more registers.",
-                    ]
-                )
-            )
+            advice = "Nothing is recorded: give the kernel fewer live values, or smaller blocks more registers."
+            raise Problem("\n".join([*spilled, advice]))
+        if misfitting:
+            advice = f"Nothing is recorded: change the kernel, or its entry in {DESIGNED} if another design is meant."
+            raise Problem("\n".join([*misfitting, advice]))
         write_record(folder, record)
         print(f"{len(record['rows'])} rows written to {folder}/resources.json and resources.txt")
         return 0

@@ -41,9 +41,7 @@ constexpr int kMaxThreadsPerSm = 1024;
 constexpr size_t kPage = 4096;
 constexpr size_t kAlignment = 256;  // what cudaMalloc promises
 
-constexpr size_t roundUp(size_t bytes, size_t multiple) {
-  return (bytes + multiple - 1) / multiple * multiple;
-}
+constexpr size_t roundUp(size_t bytes, size_t multiple) { return (bytes + multiple - 1) / multiple * multiple; }
 
 // ---- Messages: environment.cpp ------------------------------------------------------------------
 
@@ -72,7 +70,7 @@ struct Device {
   size_t totalBytes;
   size_t freeBytes;
   int driverVersion;
-  cudaError_t anyCall;      // what every call that needs a device gives
+  cudaError_t anyCall;  // what every call that needs a device gives
   cudaError_t kernelImage;  // what looking up or launching a kernel gives
 };
 
@@ -150,7 +148,7 @@ class SharedMemory {
  public:
   void start();  // once, on that OS thread
   void beginLaunch(size_t dynamicBytes);
-  void poison();               // before a block
+  void poison();  // before a block
   const char* damage() const;  // after it: where it wrote around the dynamic part, or null
   bool holds(const char* address, size_t bytes);
   void* dynamic(size_t alignment) const;
@@ -165,7 +163,7 @@ class SharedMemory {
   std::vector<SharedArray> arrays_;
   size_t lastHeld_ = 0;
   char* threadStorage_ = nullptr;
-  char* arena_ = nullptr;       // the largest dynamic part there can be; guards lie around it
+  char* arena_ = nullptr;  // the largest dynamic part there can be; guards lie around it
   char* accessible_ = nullptr;  // from here to the arena's end
   char* dynamic_ = nullptr;
   size_t dynamicBytes_ = 0;
@@ -174,8 +172,7 @@ class SharedMemory {
 // ---- Running a kernel: threads.cpp --------------------------------------------------------------
 
 // Returns when every block has run. The number of the launch goes into the order of the threads.
-void runKernel(const Kernel& kernel, const LaunchConfig& config, const ThreadBody& body,
-               uint64_t number);
+void runKernel(const Kernel& kernel, const LaunchConfig& config, const ThreadBody& body, uint64_t number);
 
 // ---- Streams and graphs: streams.cpp ------------------------------------------------------------
 
@@ -219,8 +216,7 @@ cudaError_t note(cudaError_t error);
 cudaError_t check(bool argumentsGood);
 
 // What a library does on a stream: logged, skipped and captured as a kernel of this name would be.
-cudaError_t enqueueLibraryCall(const char* name, const Text& shape, cudaStream_t stream,
-                               std::function<void()> run);
+cudaError_t enqueueLibraryCall(const char* name, const Text& shape, cudaStream_t stream, std::function<void()> run);
 
 void checkAtExit(int status, void* unused);
 

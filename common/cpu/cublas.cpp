@@ -33,20 +33,16 @@ struct StatusText {
 
 constexpr StatusText kStatusTexts[] = {
     {CUBLAS_STATUS_SUCCESS, "CUBLAS_STATUS_SUCCESS", "success"},
-    {CUBLAS_STATUS_NOT_INITIALIZED, "CUBLAS_STATUS_NOT_INITIALIZED",
-     "the library was not initialized"},
+    {CUBLAS_STATUS_NOT_INITIALIZED, "CUBLAS_STATUS_NOT_INITIALIZED", "the library was not initialized"},
     {CUBLAS_STATUS_ALLOC_FAILED, "CUBLAS_STATUS_ALLOC_FAILED", "the resource allocation failed"},
     {CUBLAS_STATUS_INVALID_VALUE, "CUBLAS_STATUS_INVALID_VALUE",
-     "an unsupported value or parameter was passed to the function"},
+        "an unsupported value or parameter was passed to the function"},
     {CUBLAS_STATUS_ARCH_MISMATCH, "CUBLAS_STATUS_ARCH_MISMATCH",
-     "the function requires an architectural feature absent from the device"},
-    {CUBLAS_STATUS_MAPPING_ERROR, "CUBLAS_STATUS_MAPPING_ERROR",
-     "an access to GPU memory space failed"},
-    {CUBLAS_STATUS_EXECUTION_FAILED, "CUBLAS_STATUS_EXECUTION_FAILED",
-     "the function failed to launch on the GPU"},
+        "the function requires an architectural feature absent from the device"},
+    {CUBLAS_STATUS_MAPPING_ERROR, "CUBLAS_STATUS_MAPPING_ERROR", "an access to GPU memory space failed"},
+    {CUBLAS_STATUS_EXECUTION_FAILED, "CUBLAS_STATUS_EXECUTION_FAILED", "the function failed to launch on the GPU"},
     {CUBLAS_STATUS_INTERNAL_ERROR, "CUBLAS_STATUS_INTERNAL_ERROR", "an internal operation failed"},
-    {CUBLAS_STATUS_NOT_SUPPORTED, "CUBLAS_STATUS_NOT_SUPPORTED",
-     "the requested functionality is not supported"},
+    {CUBLAS_STATUS_NOT_SUPPORTED, "CUBLAS_STATUS_NOT_SUPPORTED", "the requested functionality is not supported"},
     {CUBLAS_STATUS_LICENSE_ERROR, "CUBLAS_STATUS_LICENSE_ERROR", "the license check failed"},
 };
 
@@ -58,9 +54,7 @@ struct Matrix {
   int columns;
   int leading;
 
-  size_t bytes() const {
-    return (static_cast<size_t>(columns - 1) * leading + rows) * sizeof(float);
-  }
+  size_t bytes() const { return (static_cast<size_t>(columns - 1) * leading + rows) * sizeof(float); }
 };
 
 struct Product {
@@ -77,9 +71,7 @@ struct Product {
   Matrix c;
 };
 
-CBLAS_TRANSPOSE transposed(cublasOperation_t operation) {
-  return operation == CUBLAS_OP_N ? CblasNoTrans : CblasTrans;
-}
+CBLAS_TRANSPOSE transposed(cublasOperation_t operation) { return operation == CUBLAS_OP_N ? CblasNoTrans : CblasTrans; }
 
 bool isOperation(cublasOperation_t operation) {
   return operation == CUBLAS_OP_N || operation == CUBLAS_OP_T || operation == CUBLAS_OP_C;
@@ -102,9 +94,8 @@ void multiply(const Product& p) {
     requireOnDevice(p.call, p.b);
   }
   requireOnDevice(p.call, p.c);
-  cblas_sgemm(CblasColMajor, transposed(p.opA), transposed(p.opB), p.m, p.n, reads ? p.k : 0,
-              p.alpha, p.a.data, p.a.leading, p.b.data, p.b.leading, p.beta,
-              const_cast<float*>(p.c.data), p.c.leading);
+  cblas_sgemm(CblasColMajor, transposed(p.opA), transposed(p.opB), p.m, p.n, reads ? p.k : 0, p.alpha, p.a.data,
+      p.a.leading, p.b.data, p.b.leading, p.beta, const_cast<float*>(p.c.data), p.c.leading);
 }
 
 // OpenBLAS picks its kernels by the host's processor, and old versions have picked wrong ones.
@@ -120,15 +111,15 @@ void checkOpenBlas() {
   for (cublasOperation_t opA : kOperations) {
     for (cublasOperation_t opB : kOperations) {
       std::vector<float> c(kSize * kSize, NAN);
-      cblas_sgemm(CblasColMajor, transposed(opA), transposed(opB), kSize, kSize, kSize, 1.0f,
-                  a.data(), kSize, b.data(), kSize, 0.0f, c.data(), kSize);
+      cblas_sgemm(CblasColMajor, transposed(opA), transposed(opB), kSize, kSize, kSize, 1.0f, a.data(), kSize, b.data(),
+          kSize, 0.0f, c.data(), kSize);
       for (int i = 0; i < kSize * kSize; ++i) {
         const int row = i % kSize;
         const int column = i / kSize;
         float want = 0;
         for (int p = 0; p < kSize; ++p) {
           want += a[opA == CUBLAS_OP_N ? p * kSize + row : row * kSize + p] *
-                  b[opB == CUBLAS_OP_N ? column * kSize + p : p * kSize + column];
+              b[opB == CUBLAS_OP_N ? column * kSize + p : p * kSize + column];
         }
         if (c[i] == want) continue;
         fail(
@@ -220,9 +211,8 @@ const char* cublasGetStatusString(cublasStatus_t status) {
 
 namespace {
 
-cublasStatus_t gemm(const char* call, cublasHandle_t handle, cublasOperation_t opA,
-                    cublasOperation_t opB, int m, int n, int k, const void* alpha, const void* a,
-                    int lda, const void* b, int ldb, const void* beta, void* c, int ldc) {
+cublasStatus_t gemm(const char* call, cublasHandle_t handle, cublasOperation_t opA, cublasOperation_t opB, int m, int n,
+    int k, const void* alpha, const void* a, int lda, const void* b, int ldb, const void* beta, void* c, int ldc) {
   if (!isOperation(opA)) return refuse(call, "transa");
   if (!isOperation(opB)) return refuse(call, "transb");
   if (m < 0) return refuse(call, "m");
@@ -232,17 +222,10 @@ cublasStatus_t gemm(const char* call, cublasHandle_t handle, cublasOperation_t o
   if (!beta) return refuse(call, "beta");
   const bool plainA = opA == CUBLAS_OP_N;
   const bool plainB = opB == CUBLAS_OP_N;
-  const Product product{call,
-                        opA,
-                        opB,
-                        m,
-                        n,
-                        k,
-                        *static_cast<const float*>(alpha),
-                        {"A", static_cast<const float*>(a), plainA ? m : k, plainA ? k : m, lda},
-                        {"B", static_cast<const float*>(b), plainB ? k : n, plainB ? n : k, ldb},
-                        *static_cast<const float*>(beta),
-                        {"C", static_cast<const float*>(c), m, n, ldc}};
+  const Product product{call, opA, opB, m, n, k, *static_cast<const float*>(alpha),
+      {"A", static_cast<const float*>(a), plainA ? m : k, plainA ? k : m, lda},
+      {"B", static_cast<const float*>(b), plainB ? k : n, plainB ? n : k, ldb}, *static_cast<const float*>(beta),
+      {"C", static_cast<const float*>(c), m, n, ldc}};
   if (lda < std::max(1, product.a.rows)) return refuse(call, "lda");
   if (ldb < std::max(1, product.b.rows)) return refuse(call, "ldb");
   if (ldc < std::max(1, m)) return refuse(call, "ldc");
@@ -253,18 +236,15 @@ cublasStatus_t gemm(const char* call, cublasHandle_t handle, cublasOperation_t o
   if (writes && !c) return refuse(call, "C");
   const Text shape = textOf("m %d n %d k %d op %c%c", m, n, k, "NTC"[opA], "NTC"[opB]);
   return enqueueLibraryCall(call, shape, handle->stream, [=] { multiply(product); }) == cudaSuccess
-             ? CUBLAS_STATUS_SUCCESS
-             : CUBLAS_STATUS_EXECUTION_FAILED;
+      ? CUBLAS_STATUS_SUCCESS
+      : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 
 }  // namespace
 
-cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t transa,
-                            cublasOperation_t transb, int m, int n, int k, const void* alpha,
-                            const void* A, cudaDataType Atype, int lda, const void* B,
-                            cudaDataType Btype, int ldb, const void* beta, void* C,
-                            cudaDataType Ctype, int ldc, cublasComputeType_t computeType,
-                            cublasGemmAlgo_t algo) {
+cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb, int m, int n,
+    int k, const void* alpha, const void* A, cudaDataType Atype, int lda, const void* B, cudaDataType Btype, int ldb,
+    const void* beta, void* C, cudaDataType Ctype, int ldc, cublasComputeType_t computeType, cublasGemmAlgo_t algo) {
   if (!contexts().has(handle)) return CUBLAS_STATUS_NOT_INITIALIZED;
   if (Atype != CUDA_R_32F || Btype != CUDA_R_32F || Ctype != CUDA_R_32F ||
       (computeType != CUBLAS_COMPUTE_32F && computeType != CUBLAS_COMPUTE_32F_PEDANTIC)) {
@@ -274,10 +254,8 @@ cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t transa,
   return gemm("cublasGemmEx", handle, transa, transb, m, n, k, alpha, A, lda, B, ldb, beta, C, ldc);
 }
 
-cublasStatus_t cublasSgemm(cublasHandle_t handle, cublasOperation_t transa,
-                           cublasOperation_t transb, int m, int n, int k, const float* alpha,
-                           const float* A, int lda, const float* B, int ldb, const float* beta,
-                           float* C, int ldc) {
+cublasStatus_t cublasSgemm(cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb, int m, int n,
+    int k, const float* alpha, const float* A, int lda, const float* B, int ldb, const float* beta, float* C, int ldc) {
   if (!contexts().has(handle)) return CUBLAS_STATUS_NOT_INITIALIZED;
   return gemm("cublasSgemm", handle, transa, transb, m, n, k, alpha, A, lda, B, ldb, beta, C, ldc);
 }

@@ -6,9 +6,8 @@
 #include "cuda_runtime.h"
 
 // Copies 4, 8 or 16 bytes, the last `zfill` of them zeros instead of what the source holds.
-inline void __pipeline_memcpy_async(void* shared, const void* global, size_t bytes,
-                                    size_t zfill = 0, const char* file = __builtin_FILE(),
-                                    int line = __builtin_LINE()) {
+inline void __pipeline_memcpy_async(void* shared, const void* global, size_t bytes, size_t zfill = 0,
+    const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   ::cuda_cpu::copyAsync(shared, global, bytes, zfill, {file, line});
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 // The runtime's functions but for streams and graphs: errors, the device, memory, launches.
 
+#include <cxxabi.h>
+#include <dlfcn.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,6 +10,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <unordered_map>
 
 #include "backend.h"
@@ -38,10 +42,9 @@ cudaError_t validate(const Kernel& kernel, const LaunchConfig& config) {
   const dim3& grid = config.grid;
   const dim3& block = config.block;
   if (environment().device.kernelImage != cudaSuccess) return environment().device.kernelImage;
-  if (grid.x == 0 || grid.y == 0 || grid.z == 0 || block.x == 0 || block.y == 0 || block.z == 0 ||
-      grid.x > kMaxGridX || grid.y > kMaxGridYZ || grid.z > kMaxGridYZ || block.z > kMaxBlockZ ||
-      block.x > kMaxThreads || block.y > kMaxThreads ||
-      uint64_t{block.x} * block.y * block.z > kMaxThreads) {
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0 || block.x == 0 || block.y == 0 || block.z == 0 || grid.x > kMaxGridX ||
+      grid.y > kMaxGridYZ || grid.z > kMaxGridYZ || block.z > kMaxBlockZ || block.x > kMaxThreads ||
+      block.y > kMaxThreads || uint64_t{block.x} * block.y * block.z > kMaxThreads) {
     return cudaErrorInvalidConfiguration;
   }
   return config.sharedBytes > dynamicLimit(kernel.function) ? cudaErrorInvalidValue : cudaSuccess;
@@ -68,7 +71,7 @@ bool announce(const char* symbol, const char* full, const Text& shape) {
 Text shapeText(const LaunchConfig& config) {
   const Text shared = textOf(" shared %zu", config.sharedBytes);
   return textOf("grid %s block %s%s", textOf(config.grid).chars, textOf(config.block).chars,
-                config.sharedBytes == 0 ? "" : shared.chars);
+      config.sharedBytes == 0 ? "" : shared.chars);
 }
 
 void runLaunch(const Kernel& kernel, const LaunchConfig& config, const ThreadBody& body) {
@@ -121,14 +124,42 @@ cudaError_t check(bool argumentsGood) {
   return note(argumentsGood ? cudaSuccess : cudaErrorInvalidValue);
 }
 
-void launchKernel(const Kernel& kernel, const LaunchConfig& config, ThreadBody body) {
-  Operation operation{cudaGraphNodeTypeKernel,
-                      [=] { return validate(kernel, config); },
-                      [kernel, config, body = std::move(body)] {
-                        runLaunch(kernel, config, body);
-                        return cudaSuccess;
-                      },
-                      {}};
+// A launch spells `row.kernel<<<...>>>` when the kernel stands in a table: its name is then asked
+// of the dynamic linker, so that messages and CUDA_DAYS_CPU_SKIP know it. The names live as long as
+// the program.
+static Kernel named(const Kernel& spelled) {
+  Dl_info symbol;
+  if (dladdr(spelled.function, &symbol) == 0 || symbol.dli_saddr != spelled.function) {
+    return spelled;
+  }
+  static std::mutex& naming = *new std::mutex;
+  static auto& names = *new std::map<const void*, std::pair<std::string, std::string>>;
+  std::lock_guard<std::mutex> lock(naming);
+  auto [entry, isNew] = names.try_emplace(spelled.function);
+  auto& [plain, full] = entry->second;
+  if (isNew) {
+    int status = 0;
+    char* demangled = abi::__cxa_demangle(symbol.dli_sname, nullptr, nullptr, &status);
+    // "void kernel<Tile<1, 2> >(Gemm)" for a template, "kernel(Gemm)" otherwise.
+    const std::string signature = demangled != nullptr ? demangled : symbol.dli_sname;
+    std::free(demangled);
+    const size_t open = signature.find_first_of("<(");
+    const size_t begin = signature.find_last_of(" :", open) + 1;  // npos + 1 is 0
+    plain = signature.substr(begin, open - begin);
+    full = signature.substr(begin, signature.rfind('(') - begin);
+  }
+  if (plain == spelled.symbol) return spelled;
+  return {plain.c_str(), full.c_str(), spelled.function};
+}
+
+void launchKernel(const Kernel& spelled, const LaunchConfig& config, ThreadBody body) {
+  const Kernel kernel = named(spelled);
+  Operation operation{cudaGraphNodeTypeKernel, [=] { return validate(kernel, config); },
+      [kernel, config, body = std::move(body)] {
+        runLaunch(kernel, config, body);
+        return cudaSuccess;
+      },
+      {}};
   operation.kernel.func = const_cast<void*>(kernel.function);
   operation.kernel.gridDim = config.grid;
   operation.kernel.blockDim = config.block;
@@ -136,15 +167,14 @@ void launchKernel(const Kernel& kernel, const LaunchConfig& config, ThreadBody b
   note(enqueue(config.stream, std::move(operation)));
 }
 
-cudaError_t enqueueLibraryCall(const char* name, const Text& shape, cudaStream_t stream,
-                               std::function<void()> run) {
-  return enqueue(stream, {cudaGraphNodeTypeKernel,
-                          nullptr,
-                          [name, shape, run = std::move(run)] {
-                            if (!announce(name, name, shape)) run();
-                            return cudaSuccess;
-                          },
-                          {}});
+cudaError_t enqueueLibraryCall(const char* name, const Text& shape, cudaStream_t stream, std::function<void()> run) {
+  return enqueue(stream,
+      {cudaGraphNodeTypeKernel, nullptr,
+          [name, shape, run = std::move(run)] {
+            if (!announce(name, name, shape)) run();
+            return cudaSuccess;
+          },
+          {}});
 }
 
 // ---- The end of the program ---------------------------------------------------------------------
@@ -153,8 +183,7 @@ void checkAtExit(int status, void*) {
   bool failed = false;
   for (const Skip& skip : environment().skips) {
     if (skip.matched) continue;
-    say("CUDA_DAYS_CPU_SKIP names \"%s\", and no kernel of that name was launched",
-        skip.name.c_str());
+    say("CUDA_DAYS_CPU_SKIP names \"%s\", and no kernel of that name was launched", skip.name.c_str());
     failed = true;
   }
   const size_t allocations = memory().live.size() + memory().pinned.size();
@@ -194,37 +223,32 @@ constexpr ErrorText kErrorTexts[] = {
     {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
     {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
     {cudaErrorInitializationError, "cudaErrorInitializationError", "initialization error"},
-    {cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration",
-     "invalid configuration argument"},
-    {cudaErrorInvalidMemcpyDirection, "cudaErrorInvalidMemcpyDirection",
-     "invalid copy direction for memcpy"},
+    {cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration", "invalid configuration argument"},
+    {cudaErrorInvalidMemcpyDirection, "cudaErrorInvalidMemcpyDirection", "invalid copy direction for memcpy"},
     {cudaErrorInsufficientDriver, "cudaErrorInsufficientDriver",
-     "CUDA driver version is insufficient for CUDA runtime version"},
+        "CUDA driver version is insufficient for CUDA runtime version"},
     {cudaErrorInvalidDeviceFunction, "cudaErrorInvalidDeviceFunction", "invalid device function"},
     {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
     {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
     {cudaErrorUnsupportedPtxVersion, "cudaErrorUnsupportedPtxVersion",
-     "the provided PTX was compiled with an unsupported toolchain."},
+        "the provided PTX was compiled with an unsupported toolchain."},
     {cudaErrorNoKernelImageForDevice, "cudaErrorNoKernelImageForDevice",
-     "no kernel image is available for execution on the device"},
+        "no kernel image is available for execution on the device"},
     {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
-    {cudaErrorIllegalState, "cudaErrorIllegalState",
-     "the operation cannot be performed in the present state"},
+    {cudaErrorIllegalState, "cudaErrorIllegalState", "the operation cannot be performed in the present state"},
     {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
-    {cudaErrorIllegalAddress, "cudaErrorIllegalAddress",
-     "an illegal memory access was encountered"},
-    {cudaErrorLaunchOutOfResources, "cudaErrorLaunchOutOfResources",
-     "too many resources requested for launch"},
+    {cudaErrorIllegalAddress, "cudaErrorIllegalAddress", "an illegal memory access was encountered"},
+    {cudaErrorLaunchOutOfResources, "cudaErrorLaunchOutOfResources", "too many resources requested for launch"},
     {cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure"},
     {cudaErrorNotSupported, "cudaErrorNotSupported", "operation not supported"},
     {cudaErrorStreamCaptureUnsupported, "cudaErrorStreamCaptureUnsupported",
-     "operation not permitted when stream is capturing"},
+        "operation not permitted when stream is capturing"},
     {cudaErrorStreamCaptureInvalidated, "cudaErrorStreamCaptureInvalidated",
-     "operation failed due to a previous error during capture"},
+        "operation failed due to a previous error during capture"},
     {cudaErrorStreamCaptureImplicit, "cudaErrorStreamCaptureImplicit",
-     "operation would make the legacy stream depend on a capturing blocking stream"},
+        "operation would make the legacy stream depend on a capturing blocking stream"},
     {cudaErrorCapturedEvent, "cudaErrorCapturedEvent",
-     "operation not permitted on an event last recorded in a capturing stream"},
+        "operation not permitted on an event last recorded in a capturing stream"},
     {cudaErrorUnknown, "cudaErrorUnknown", "unknown error"},
 };
 
@@ -444,15 +468,14 @@ cudaError_t cudaFreeHost(void* pointer) {
   return cudaSuccess;
 }
 
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
-                            cudaStream_t stream) {
-  return note(enqueue(stream, {cudaGraphNodeTypeMemcpy,
-                               [=] { return checkCopy(to, from, bytes, kind); },
-                               [=] {
-                                 if (bytes != 0) std::memmove(to, from, bytes);
-                                 return cudaSuccess;
-                               },
-                               {}}));
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
+  return note(enqueue(stream,
+      {cudaGraphNodeTypeMemcpy, [=] { return checkCopy(to, from, bytes, kind); },
+          [=] {
+            if (bytes != 0) std::memmove(to, from, bytes);
+            return cudaSuccess;
+          },
+          {}}));
 }
 
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
@@ -460,18 +483,16 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind 
 }
 
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
-  return note(enqueue(stream, {cudaGraphNodeTypeMemset,
-                               [=] { return checkFill(to, bytes); },
-                               [=] {
-                                 if (bytes != 0) std::memset(to, value, bytes);
-                                 return cudaSuccess;
-                               },
-                               {}}));
+  return note(enqueue(stream,
+      {cudaGraphNodeTypeMemset, [=] { return checkFill(to, bytes); },
+          [=] {
+            if (bytes != 0) std::memset(to, value, bytes);
+            return cudaSuccess;
+          },
+          {}}));
 }
 
-cudaError_t cudaMemset(void* to, int value, size_t bytes) {
-  return cudaMemsetAsync(to, value, bytes, nullptr);
-}
+cudaError_t cudaMemset(void* to, int value, size_t bytes) { return cudaMemsetAsync(to, value, bytes, nullptr); }
 
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel) {
   const cudaError_t error = checkKernel(attributes != nullptr, kernel);
@@ -501,9 +522,8 @@ cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute
   return note(cudaErrorInvalidValue);
 }
 
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* kernel,
-                                                          int blockSize,
-                                                          size_t dynamicSharedBytes) {
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+    int* blocks, const void* kernel, int blockSize, size_t dynamicSharedBytes) {
   const cudaError_t error = checkKernel(blocks && blockSize > 0, kernel);
   if (error != cudaSuccess) return error;
   const size_t threads = roundUp(static_cast<size_t>(blockSize), 32);

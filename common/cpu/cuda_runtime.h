@@ -221,11 +221,7 @@ enum cudaStreamCaptureMode : int {
   cudaStreamCaptureModeRelaxed = 2
 };
 
-enum cudaGraphNodeType {
-  cudaGraphNodeTypeKernel = 0,
-  cudaGraphNodeTypeMemcpy = 1,
-  cudaGraphNodeTypeMemset = 2
-};
+enum cudaGraphNodeType { cudaGraphNodeTypeKernel = 0, cudaGraphNodeTypeMemcpy = 1, cudaGraphNodeTypeMemset = 2 };
 
 struct cudaKernelNodeParams {
   void* func;
@@ -264,8 +260,7 @@ int blockBarrier(BlockVote vote, bool predicate, Site site);
 
 enum class WarpOperation { kSync, kShfl, kShflUp, kShflDown, kShflXor, kBallot, kAny, kAll };
 // Waits for the lanes of the mask. Shuffles give the value that `source` brought, votes the ballot.
-uint64_t warpExchange(WarpOperation operation, unsigned mask, uint64_t value, int source,
-                      Site site);
+uint64_t warpExchange(WarpOperation operation, unsigned mask, uint64_t value, int source, Site site);
 int laneInWarp();
 
 // The primitives of cuda_pipeline.h.
@@ -305,67 +300,64 @@ T shuffle(WarpOperation operation, unsigned mask, T value, int source, Site site
 
 // The warp's functions take the place of their call as default arguments, because a macro would
 // split template arguments at commas.
-inline void __syncwarp(unsigned mask = 0xffffffffu, const char* file = __builtin_FILE(),
-                       int line = __builtin_LINE()) {
+inline void __syncwarp(unsigned mask = 0xffffffffu, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   ::cuda_cpu::warpExchange(::cuda_cpu::WarpOperation::kSync, mask, 0, 0, {file, line});
 }
 
-inline unsigned __ballot_sync(unsigned mask, int predicate, const char* file = __builtin_FILE(),
-                              int line = __builtin_LINE()) {
-  return static_cast<unsigned>(::cuda_cpu::warpExchange(::cuda_cpu::WarpOperation::kBallot, mask,
-                                                        predicate != 0, 0, {file, line}));
+inline unsigned __ballot_sync(
+    unsigned mask, int predicate, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  return static_cast<unsigned>(
+      ::cuda_cpu::warpExchange(::cuda_cpu::WarpOperation::kBallot, mask, predicate != 0, 0, {file, line}));
 }
 
-inline int __any_sync(unsigned mask, int predicate, const char* file = __builtin_FILE(),
-                      int line = __builtin_LINE()) {
-  return ::cuda_cpu::warpExchange(::cuda_cpu::WarpOperation::kAny, mask, predicate != 0, 0,
-                                  {file, line}) != 0;
+inline int __any_sync(unsigned mask, int predicate, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  return ::cuda_cpu::warpExchange(::cuda_cpu::WarpOperation::kAny, mask, predicate != 0, 0, {file, line}) != 0;
 }
 
-inline int __all_sync(unsigned mask, int predicate, const char* file = __builtin_FILE(),
-                      int line = __builtin_LINE()) {
-  return ::cuda_cpu::warpExchange(::cuda_cpu::WarpOperation::kAll, mask, predicate == 0, 0,
-                                  {file, line}) == 0;
+inline int __all_sync(unsigned mask, int predicate, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  return ::cuda_cpu::warpExchange(::cuda_cpu::WarpOperation::kAll, mask, predicate == 0, 0, {file, line}) == 0;
 }
 
 // Lanes are grouped in segments of `width`; a lane whose source lies outside its segment keeps its
 // own value (up, down, xor), or wraps around in it (the indexed form).
 template <class T>
-T __shfl_sync(unsigned mask, T value, int source, int width = 32,
-              const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+T __shfl_sync(unsigned mask, T value, int source, int width = 32, const char* file = __builtin_FILE(),
+    int line = __builtin_LINE()) {
   const int first = ::cuda_cpu::laneInWarp() & ~(width - 1);
-  return ::cuda_cpu::shuffle(::cuda_cpu::WarpOperation::kShfl, mask, value,
-                             first + (source & (width - 1)), {file, line});
+  return ::cuda_cpu::shuffle(
+      ::cuda_cpu::WarpOperation::kShfl, mask, value, first + (source & (width - 1)), {file, line});
 }
 
 template <class T>
-T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32,
-                 const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32, const char* file = __builtin_FILE(),
+    int line = __builtin_LINE()) {
   const int lane = ::cuda_cpu::laneInWarp();
   const int source = lane - static_cast<int>(delta);
-  return ::cuda_cpu::shuffle(::cuda_cpu::WarpOperation::kShflUp, mask, value,
-                             source < (lane & ~(width - 1)) ? lane : source, {file, line});
+  return ::cuda_cpu::shuffle(
+      ::cuda_cpu::WarpOperation::kShflUp, mask, value, source < (lane & ~(width - 1)) ? lane : source, {file, line});
 }
 
 template <class T>
-T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32,
-                   const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32, const char* file = __builtin_FILE(),
+    int line = __builtin_LINE()) {
   const int lane = ::cuda_cpu::laneInWarp();
   const int source = lane + static_cast<int>(delta);
-  return ::cuda_cpu::shuffle(::cuda_cpu::WarpOperation::kShflDown, mask, value,
-                             source > (lane | (width - 1)) ? lane : source, {file, line});
+  return ::cuda_cpu::shuffle(
+      ::cuda_cpu::WarpOperation::kShflDown, mask, value, source > (lane | (width - 1)) ? lane : source, {file, line});
 }
 
 template <class T>
-T __shfl_xor_sync(unsigned mask, T value, int laneMask, int width = 32,
-                  const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+T __shfl_xor_sync(unsigned mask, T value, int laneMask, int width = 32, const char* file = __builtin_FILE(),
+    int line = __builtin_LINE()) {
   const int lane = ::cuda_cpu::laneInWarp();
   const int source = lane ^ laneMask;
-  return ::cuda_cpu::shuffle(::cuda_cpu::WarpOperation::kShflXor, mask, value,
-                             source > (lane | (width - 1)) ? lane : source, {file, line});
+  return ::cuda_cpu::shuffle(
+      ::cuda_cpu::WarpOperation::kShflXor, mask, value, source > (lane | (width - 1)) ? lane : source, {file, line});
 }
 
 inline float __fmaf_rn(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
+inline int min(int x, int y) { return x < y ? x : y; }
+inline int max(int x, int y) { return x < y ? y : x; }
 
 // Cache hints change no result.
 template <class T>
@@ -400,9 +392,7 @@ void __stwt(T* address, T value) {
 // Nanoseconds of the host's clock: it goes forward, and no speed is to be read off it.
 long long clock64();
 
-inline int atomicAdd(int* address, int value) {
-  return __atomic_fetch_add(address, value, __ATOMIC_RELAXED);
-}
+inline int atomicAdd(int* address, int value) { return __atomic_fetch_add(address, value, __ATOMIC_RELAXED); }
 inline unsigned atomicAdd(unsigned* address, unsigned value) {
   return __atomic_fetch_add(address, value, __ATOMIC_RELAXED);
 }
@@ -413,8 +403,7 @@ inline float atomicAdd(float* address, float value) {
   float seen;
   __atomic_load(address, &seen, __ATOMIC_RELAXED);
   float sum = seen + value;
-  while (
-      !__atomic_compare_exchange(address, &seen, &sum, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+  while (!__atomic_compare_exchange(address, &seen, &sum, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
     sum = seen + value;
   }
   return seen;
@@ -442,8 +431,8 @@ cudaError_t cudaFree(void* pointer);
 cudaError_t cudaMallocHost(void** pointer, size_t bytes);
 cudaError_t cudaFreeHost(void* pointer);
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind);
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
-                            cudaStream_t stream = nullptr);
+cudaError_t cudaMemcpyAsync(
+    void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream = nullptr);
 cudaError_t cudaMemset(void* to, int value, size_t bytes);
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream = nullptr);
 
@@ -481,10 +470,8 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* 
 cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count);
 cudaError_t cudaGraphNodeGetType(cudaGraphNode_t node, cudaGraphNodeType* type);
 cudaError_t cudaGraphKernelNodeGetParams(cudaGraphNode_t node, cudaKernelNodeParams* parameters);
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
-                                 unsigned long long flags = 0);
-cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* executable, cudaGraph_t graph,
-                                          unsigned long long flags = 0);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long flags = 0);
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long flags = 0);
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
@@ -492,8 +479,8 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel);
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value);
 // Counts threads, shared memory and resident blocks: registers are not known here.
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* kernel,
-                                                          int blockSize, size_t dynamicSharedBytes);
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+    int* blocks, const void* kernel, int blockSize, size_t dynamicSharedBytes);
 
 template <class... P>
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, void (*kernel)(P...)) {
@@ -504,9 +491,8 @@ cudaError_t cudaFuncSetAttribute(void (*kernel)(P...), cudaFuncAttribute attribu
   return cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), attribute, value);
 }
 template <class... P>
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void (*kernel)(P...),
-                                                          int blockSize,
-                                                          size_t dynamicSharedBytes) {
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+    int* blocks, void (*kernel)(P...), int blockSize, size_t dynamicSharedBytes) {
   return cudaOccupancyMaxActiveBlocksPerMultiprocessor(
       blocks, reinterpret_cast<const void*>(kernel), blockSize, dynamicSharedBytes);
 }
@@ -527,7 +513,7 @@ struct LaunchConfig {
 
 struct Kernel {
   const char* symbol;  // without template arguments
-  const char* full;    // as the launch spells it
+  const char* full;  // as the launch spells it
   const void* function;
 };
 
@@ -545,9 +531,7 @@ class Launcher {
 
   void operator()(P... parameters) const {
     launchKernel({symbol_, full_, reinterpret_cast<const void*>(kernel_)}, config_,
-                 [kernel = kernel_, stored = std::tuple<P...>(std::move(parameters)...)] {
-                   std::apply(kernel, stored);
-                 });
+        [kernel = kernel_, stored = std::tuple<P...>(std::move(parameters)...)] { std::apply(kernel, stored); });
   }
 
  private:
@@ -558,8 +542,7 @@ class Launcher {
 };
 
 template <class... P>
-Launcher<P...> launch(const char* symbol, const char* full, void (*kernel)(P...),
-                      const LaunchConfig& config) {
+Launcher<P...> launch(const char* symbol, const char* full, void (*kernel)(P...), const LaunchConfig& config) {
   return Launcher<P...>(symbol, full, kernel, config);
 }
 

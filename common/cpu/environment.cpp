@@ -83,18 +83,15 @@ namespace {
 constexpr size_t kGiB = size_t{1} << 30;
 constexpr const char* kT4Name = "CPU, sized as a T4";
 constexpr Device kDevices[] = {
-    {"t4", kT4Name, 40, 7, 5, 4 << 20, 16 * kGiB, 16 * kGiB, CUDART_VERSION, cudaSuccess,
-     cudaSuccess},
+    {"t4", kT4Name, 40, 7, 5, 4 << 20, 16 * kGiB, 16 * kGiB, CUDART_VERSION, cudaSuccess, cudaSuccess},
     {"no-driver", kT4Name, 40, 7, 5, 4 << 20, 16 * kGiB, 16 * kGiB, 0, cudaErrorInsufficientDriver,
-     cudaErrorInsufficientDriver},
-    {"no-gpu", kT4Name, 40, 7, 5, 4 << 20, 16 * kGiB, 16 * kGiB, CUDART_VERSION, cudaErrorNoDevice,
-     cudaErrorNoDevice},
-    {"old-driver", kT4Name, 40, 7, 5, 4 << 20, 16 * kGiB, 16 * kGiB, 11040,
-     cudaErrorInsufficientDriver, cudaErrorInsufficientDriver},
-    {"other-arch", "CPU, of another architecture", 40, 6, 1, 4 << 20, 16 * kGiB, 16 * kGiB,
-     CUDART_VERSION, cudaSuccess, cudaErrorNoKernelImageForDevice},
-    {"small", kT4Name, 40, 7, 5, 4 << 20, 16 * kGiB, 64 << 20, CUDART_VERSION, cudaSuccess,
-     cudaSuccess},
+        cudaErrorInsufficientDriver},
+    {"no-gpu", kT4Name, 40, 7, 5, 4 << 20, 16 * kGiB, 16 * kGiB, CUDART_VERSION, cudaErrorNoDevice, cudaErrorNoDevice},
+    {"old-driver", kT4Name, 40, 7, 5, 4 << 20, 16 * kGiB, 16 * kGiB, 11040, cudaErrorInsufficientDriver,
+        cudaErrorInsufficientDriver},
+    {"other-arch", "CPU, of another architecture", 40, 6, 1, 4 << 20, 16 * kGiB, 16 * kGiB, CUDART_VERSION, cudaSuccess,
+        cudaErrorNoKernelImageForDevice},
+    {"small", kT4Name, 40, 7, 5, 4 << 20, 16 * kGiB, 64 << 20, CUDART_VERSION, cudaSuccess, cudaSuccess},
 };
 
 // ---- Environment --------------------------------------------------------------------------------

@@ -25,8 +25,8 @@ constexpr size_t kFreedKept = 64;
 // Its payload depends on the address: slack copied or added to other slack is damage too.
 unsigned char canaryAt(const char* address) {
   const uintptr_t at = reinterpret_cast<uintptr_t>(address);
-  const unsigned char bytes[] = {static_cast<unsigned char>(mix(at / 4)),
-                                 static_cast<unsigned char>(mix(at / 4) >> 8), 0xf5, 0x7f};
+  const unsigned char bytes[] = {
+      static_cast<unsigned char>(mix(at / 4)), static_cast<unsigned char>(mix(at / 4) >> 8), 0xf5, 0x7f};
   return bytes[at % sizeof bytes];
 }
 
@@ -75,13 +75,13 @@ void checkSlack(const char* after) {
   for (const Allocation& allocation : memory().live) {
     const char* damage = firstDamage(allocation.pages, allocation.start);
     if (damage) {
-      fail("%s wrote before the start of an allocation of %zu bytes, at byte %td", after,
-           allocation.bytes, damage - allocation.start);
+      fail("%s wrote before the start of an allocation of %zu bytes, at byte %td", after, allocation.bytes,
+          damage - allocation.start);
     }
     damage = firstDamage(allocation.end(), allocation.pagesEnd());
     if (damage) {
-      fail("%s wrote past the end of an allocation of %zu bytes, at byte %td", after,
-           allocation.bytes, damage - allocation.start);
+      fail("%s wrote past the end of an allocation of %zu bytes, at byte %td", after, allocation.bytes,
+          damage - allocation.start);
     }
   }
 }
@@ -95,8 +95,7 @@ cudaError_t allocate(void** pointer, size_t bytes) {
   if (bytes > freeBytes()) return cudaErrorMemoryAllocation;
   const size_t aligned = (bytes + kAlignment - 1) / kAlignment * kAlignment;
   const size_t pageBytes = (aligned + kPage - 1) / kPage * kPage;
-  void* mapped =
-      mmap(nullptr, pageBytes + 2 * kGuardBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* mapped = mmap(nullptr, pageBytes + 2 * kGuardBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) return cudaErrorMemoryAllocation;
   char* pages = static_cast<char*>(mapped) + kGuardBytes;
   if (mprotect(pages, pageBytes, PROT_READ | PROT_WRITE) != 0) {
@@ -116,8 +115,7 @@ cudaError_t release(void* pointer) {
   if (!pointer) return cudaSuccess;
   std::lock_guard<std::mutex> lock(memory().mutex);
   std::vector<Allocation>& live = memory().live;
-  const auto found = std::find_if(live.begin(), live.end(),
-                                  [=](const Allocation& a) { return a.start == pointer; });
+  const auto found = std::find_if(live.begin(), live.end(), [=](const Allocation& a) { return a.start == pointer; });
   if (found == live.end()) return cudaErrorInvalidValue;
   madvise(found->pages, found->pageBytes, MADV_DONTNEED);
   mprotect(found->pages, found->pageBytes, PROT_NONE);
@@ -134,8 +132,7 @@ Place placeOf(const void* pointer, size_t bytes) {
   for (const Allocation& a : memory().live) {
     if (!a.guards(first)) continue;
     const bool inside = first >= a.start && first <= a.end();
-    return inside && bytes <= static_cast<size_t>(a.end() - first) ? Place::kDevice
-                                                                   : Place::kOutside;
+    return inside && bytes <= static_cast<size_t>(a.end() - first) ? Place::kDevice : Place::kOutside;
   }
   for (const Allocation& a : memory().freed) {
     if (a.guards(first)) return Place::kOutside;

@@ -50,16 +50,14 @@ struct Symbols {
     const int file = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
     const bool found = file >= 0 && read(file);
     if (file >= 0) close(file);
-    if (!found)
-      fail("this program has no symbol table to find its shared arrays by; do not strip it");
+    if (!found) fail("this program has no symbol table to find its shared arrays by; do not strip it");
   }
 
  private:
   bool read(int file) {
     std::vector<ElfW(Ehdr)> header;
     std::vector<ElfW(Shdr)> sections;
-    if (!readAt(file, 0, &header, 1) ||
-        !readAt(file, header[0].e_shoff, &sections, header[0].e_shnum)) {
+    if (!readAt(file, 0, &header, 1) || !readAt(file, header[0].e_shoff, &sections, header[0].e_shnum)) {
       return false;
     }
     dl_phdr_info program{};
@@ -71,15 +69,14 @@ struct Symbols {
       std::vector<char> names;
       const auto& strings = sections[section.sh_link];
       found = readAt(file, section.sh_offset, &symbols, section.sh_size / sizeof(ElfW(Sym))) &&
-              readAt(file, strings.sh_offset, &names, strings.sh_size);
+          readAt(file, strings.sh_offset, &names, strings.sh_size);
       if (!found) break;
       for (const auto& symbol : symbols) {
         const char* name = &names[symbol.st_name];
         if (symbol.st_shndx == SHN_UNDEF) continue;
         if (ELF64_ST_TYPE(symbol.st_info) == STT_FUNC) {
           functions[reinterpret_cast<const void*>(program.dlpi_addr + symbol.st_value)] = name;
-        } else if (ELF64_ST_TYPE(symbol.st_info) == STT_TLS &&
-                   std::strstr(name, "B11cuda_shared")) {
+        } else if (ELF64_ST_TYPE(symbol.st_info) == STT_TLS && std::strstr(name, "B11cuda_shared")) {
           arrays.push_back({name, {symbol.st_value, symbol.st_size}});
         }
       }
@@ -94,8 +91,7 @@ const Symbols& symbols() {
 }
 
 bool inside(const char* address, size_t bytes, const char* start, size_t size) {
-  return address >= start && address <= start + size &&
-         bytes <= static_cast<size_t>(start + size - address);
+  return address >= start && address <= start + size && bytes <= static_cast<size_t>(start + size - address);
 }
 
 }  // namespace
@@ -120,7 +116,7 @@ void SharedMemory::start() {
     threadStorage_ = static_cast<char*>(program.dlpi_tls_data);
   }
   void* mapped = mmap(nullptr, kSharedPerBlockOptin + 2 * kDynamicGuardBytes, PROT_NONE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapped == MAP_FAILED) fail("no memory for the dynamic shared memory of a block");
   arena_ = static_cast<char*>(mapped) + kDynamicGuardBytes;
   dynamic_ = accessible_ = arena_ + kSharedPerBlockOptin;
@@ -167,22 +163,21 @@ bool SharedMemory::holds(const char* address, size_t bytes) {
 
 void* SharedMemory::dynamic(size_t alignment) const {
   if (alignment > kDynamicAlignment) {
-    fail("dynamic shared memory is aligned to %zu bytes here, and %zu are asked for",
-         kDynamicAlignment, alignment);
+    fail("dynamic shared memory is aligned to %zu bytes here, and %zu are asked for", kDynamicAlignment, alignment);
   }
   return dynamic_;
 }
 
 bool SharedMemory::guards(const char* address) const {
   return arena_ && address >= arena_ - kDynamicGuardBytes &&
-         address < arena_ + kSharedPerBlockOptin + kDynamicGuardBytes;
+      address < arena_ + kSharedPerBlockOptin + kDynamicGuardBytes;
 }
 
 void SharedMemory::failAt(const char* address, const Text& who, const char* access) const {
   const bool before = address < dynamic_;
   fail("%s: %s %td bytes %s of its %zu bytes of dynamic shared memory", who.chars, access,
-       before ? dynamic_ - address : address - dynamicEnd(),
-       before ? "before the start" : "past the end", dynamicBytes_);
+      before ? dynamic_ - address : address - dynamicEnd(), before ? "before the start" : "past the end",
+      dynamicBytes_);
 }
 
 }  // namespace cuda_cpu

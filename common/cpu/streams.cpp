@@ -65,9 +65,7 @@ std::vector<cudaStream_t>& capturing() {
   return instance;
 }
 
-bool isCapturing(cudaStream_t stream) {
-  return stream && stream->capture != cudaStreamCaptureStatusNone;
-}
+bool isCapturing(cudaStream_t stream) { return stream && stream->capture != cudaStreamCaptureStatusNone; }
 
 // Ends the captures that the condition picks, and tells whether there were any.
 template <class Condition>
@@ -84,9 +82,8 @@ bool invalidateWhere(Condition condition) {
 // The default stream waits for every stream that is not cudaStreamNonBlocking, and a capture cannot
 // be waited for.
 cudaError_t refuseDefaultStream() {
-  return invalidateWhere([](const CUstream_st& s) { return s.withDefault; })
-             ? cudaErrorStreamCaptureImplicit
-             : cudaSuccess;
+  return invalidateWhere([](const CUstream_st& s) { return s.withDefault; }) ? cudaErrorStreamCaptureImplicit
+                                                                             : cudaSuccess;
 }
 
 cudaError_t refuseCapturing(cudaStream_t stream) {
@@ -164,11 +161,9 @@ cudaError_t enqueue(cudaStream_t stream, Operation operation) {
 }
 
 cudaError_t refuseInCapture(bool evenRelaxed) {
-  return invalidateWhere([=](const CUstream_st& s) {
-    return evenRelaxed || s.mode != cudaStreamCaptureModeRelaxed;
-  })
-             ? cudaErrorStreamCaptureUnsupported
-             : cudaSuccess;
+  return invalidateWhere([=](const CUstream_st& s) { return evenRelaxed || s.mode != cudaStreamCaptureModeRelaxed; })
+      ? cudaErrorStreamCaptureUnsupported
+      : cudaSuccess;
 }
 
 }  // namespace cuda_cpu
@@ -178,8 +173,7 @@ using namespace cuda_cpu;
 // ---- Streams ------------------------------------------------------------------------------------
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
-  const cudaError_t error =
-      check(stream && (flags == cudaStreamDefault || flags == cudaStreamNonBlocking));
+  const cudaError_t error = check(stream && (flags == cudaStreamDefault || flags == cudaStreamNonBlocking));
   if (error != cudaSuccess) return error;
   *stream = new CUstream_st;
   (*stream)->withDefault = flags == cudaStreamDefault;
@@ -187,9 +181,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
   return cudaSuccess;
 }
 
-cudaError_t cudaStreamCreate(cudaStream_t* stream) {
-  return cudaStreamCreateWithFlags(stream, cudaStreamDefault);
-}
+cudaError_t cudaStreamCreate(cudaStream_t* stream) { return cudaStreamCreateWithFlags(stream, cudaStreamDefault); }
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   const cudaError_t error = check(true);
@@ -210,17 +202,14 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 // ---- Events -------------------------------------------------------------------------------------
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
-  const cudaError_t error =
-      check(event && (flags & ~(cudaEventBlockingSync | cudaEventDisableTiming)) == 0);
+  const cudaError_t error = check(event && (flags & ~(cudaEventBlockingSync | cudaEventDisableTiming)) == 0);
   if (error != cudaSuccess) return error;
   *event = new CUevent_st;
   events().add(*event);
   return cudaSuccess;
 }
 
-cudaError_t cudaEventCreate(cudaEvent_t* event) {
-  return cudaEventCreateWithFlags(event, cudaEventDefault);
-}
+cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, cudaEventDefault); }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   if (!events().has(event)) return note(cudaErrorInvalidResourceHandle);
@@ -324,8 +313,7 @@ cudaError_t cudaGraphNodeGetType(cudaGraphNode_t node, cudaGraphNodeType* type) 
 }
 
 cudaError_t cudaGraphKernelNodeGetParams(cudaGraphNode_t node, cudaKernelNodeParams* parameters) {
-  const cudaError_t error =
-      check(node && parameters && node->operation.type == cudaGraphNodeTypeKernel);
+  const cudaError_t error = check(node && parameters && node->operation.type == cudaGraphNodeTypeKernel);
   if (error != cudaSuccess) return error;
   // A library's kernel is none that the runtime knows.
   if (!node->operation.kernel.func) return note(cudaErrorInvalidDeviceFunction);
@@ -333,8 +321,7 @@ cudaError_t cudaGraphKernelNodeGetParams(cudaGraphNode_t node, cudaKernelNodePar
   return cudaSuccess;
 }
 
-cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* executable, cudaGraph_t graph,
-                                          unsigned long long flags) {
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long flags) {
   const cudaError_t error = check(executable && graphs().has(graph) && flags == 0);
   if (error != cudaSuccess) return error;
   *executable = new CUgraphExec_st{graph->nodes};
@@ -342,8 +329,7 @@ cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* executable, cudaGraph
   return cudaSuccess;
 }
 
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
-                                 unsigned long long flags) {
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long flags) {
   return cudaGraphInstantiateWithFlags(executable, graph, flags);
 }
 

@@ -39,7 +39,7 @@ constexpr size_t kStackGuardBytes = 256 << 10;  // below a stack: wider than mos
 // A fiber's stack and its guard are two mappings, and Linux gives a process 65530: 1024 fibers for
 // each of 24 OS threads stay below.
 constexpr unsigned kMaxWorkers = 24;
-constexpr unsigned kOrders = 16;    // shuffled orders prepared for a launch
+constexpr unsigned kOrders = 16;  // shuffled orders prepared for a launch
 constexpr size_t kMostBatches = 8;  // that __pipeline_wait_prior leaves pending, on the hardware
 
 // ---- A launch -----------------------------------------------------------------------------------
@@ -55,8 +55,8 @@ struct Launch {
   uint64_t blocks;
   uint64_t chunk;
   uint64_t salt;
-  std::vector<uint3> coordinates;    // of each thread in its block
-  std::vector<uint16_t> orders;      // kOrders shufflings of the block's threads
+  std::vector<uint3> coordinates;  // of each thread in its block
+  std::vector<uint16_t> orders;  // kOrders shufflings of the block's threads
   std::vector<uint16_t> warpOrders;  // kOrders shufflings of a warp's lanes
   std::atomic<uint64_t> nextBlock{0};
 
@@ -160,7 +160,7 @@ struct AsyncCopy {
 struct AsyncCopies {
   std::vector<AsyncCopy> pending;
   std::vector<size_t> batches;  // of each committed one, how many copies it holds
-  size_t committed = 0;         // copies in all batches
+  size_t committed = 0;  // copies in all batches
 };
 
 // Runs blocks, one at a time, on one OS thread. Threads of a block are plain calls, one after
@@ -192,10 +192,10 @@ class Worker {
       barrier_ = site;
       firstAtBarrier_ = current_;
     } else if (barrier_.line != site.line ||
-               (barrier_.file != site.file && std::strcmp(barrier_.file, site.file) != 0)) {
-      fail("%s: thread %s waits at the barrier in %s:%d, thread %s at the one in %s:%d",
-           blockText().chars, threadText(firstAtBarrier_).chars, barrier_.file, barrier_.line,
-           threadText(current_).chars, site.file, site.line);
+        (barrier_.file != site.file && std::strcmp(barrier_.file, site.file) != 0)) {
+      fail("%s: thread %s waits at the barrier in %s:%d, thread %s at the one in %s:%d", blockText().chars,
+          threadText(firstAtBarrier_).chars, barrier_.file, barrier_.line, threadText(current_).chars, site.file,
+          site.line);
     }
     ++atBarrier_;
     votes_ += predicate;
@@ -213,21 +213,18 @@ class Worker {
     return 0;
   }
 
-  uint64_t waitForWarp(WarpOperation operation, unsigned mask, uint64_t value, int source,
-                       Site site) {
+  uint64_t waitForWarp(WarpOperation operation, unsigned mask, uint64_t value, int source, Site site) {
     const unsigned self = current_ % 32;
     Warp& warp = warps_[current_ / 32];
     if (!(mask >> self & 1)) {
-      fail("%s, thread %s: calls %s in %s:%d with mask 0x%08x, which leaves this thread out",
-           blockText().chars, threadText(current_).chars, operationName(operation), site.file,
-           site.line, mask);
+      fail("%s, thread %s: calls %s in %s:%d with mask 0x%08x, which leaves this thread out", blockText().chars,
+          threadText(current_).chars, operationName(operation), site.file, site.line, mask);
     }
     warp.values[self] = value;
     warp.sources[self] = source;
     lanes_[current_] = {running_, true, operation, mask, site};
     unsigned k = 0;
-    while (k < warp.gatherings &&
-           (warp.gathering[k].operation != operation || warp.gathering[k].mask != mask)) {
+    while (k < warp.gatherings && (warp.gathering[k].operation != operation || warp.gathering[k].mask != mask)) {
       ++k;
     }
     if (k == warp.gatherings) warp.gathering[warp.gatherings++] = {operation, mask, 0};
@@ -240,11 +237,9 @@ class Worker {
   // The destination is undefined until the wait: poison, so that a reader that does not wait, or
   // that still needs what was there, shows.
   void copyAsync(char* to, const char* from, size_t bytes, size_t zeros, Site site) {
-    if (bytes != 4 && bytes != 8 && bytes != 16)
-      failCopy(site, "copies 4, 8 or 16 bytes at a time");
+    if (bytes != 4 && bytes != 8 && bytes != 16) failCopy(site, "copies 4, 8 or 16 bytes at a time");
     if (zeros > bytes) failCopy(site, "fills more bytes with zeros than it copies");
-    if (reinterpret_cast<uintptr_t>(to) % bytes != 0 ||
-        reinterpret_cast<uintptr_t>(from) % bytes != 0) {
+    if (reinterpret_cast<uintptr_t>(to) % bytes != 0 || reinterpret_cast<uintptr_t>(from) % bytes != 0) {
       failCopy(site, "needs both addresses aligned to the size of the copy");
     }
     if (!shared_.holds(to, bytes)) {
@@ -277,8 +272,7 @@ class Worker {
       std::memcpy(copies.pending[i].to, copies.pending[i].data, copies.pending[i].bytes);
     }
     copies.batches.erase(copies.batches.begin(), firstLeft);
-    copies.pending.erase(copies.pending.begin(),
-                         copies.pending.begin() + static_cast<ptrdiff_t>(done));
+    copies.pending.erase(copies.pending.begin(), copies.pending.begin() + static_cast<ptrdiff_t>(done));
     copies.committed -= done;
   }
 
@@ -286,9 +280,7 @@ class Worker {
 
   // For messages, also from the signal handler.
   bool inKernel() const { return launch_ != nullptr; }
-  Text blockText() const {
-    return textOf("kernel %s, block %s", launch_->kernel.full, textOf(blockIdx).chars);
-  }
+  Text blockText() const { return textOf("kernel %s, block %s", launch_->kernel.full, textOf(blockIdx).chars); }
   Text threadText() const { return textOf(threadIdx); }
   SharedMemory& shared() { return shared_; }
   bool onStackGuard(const char* address) const {
@@ -304,9 +296,8 @@ class Worker {
   void runBlock(uint64_t number) {
     number_ = number;
     const uint64_t row = number / launch_->grid.x;
-    blockIdx = {static_cast<unsigned>(number % launch_->grid.x),
-                static_cast<unsigned>(row % launch_->grid.y),
-                static_cast<unsigned>(row / launch_->grid.y)};
+    blockIdx = {static_cast<unsigned>(number % launch_->grid.x), static_cast<unsigned>(row % launch_->grid.y),
+        static_cast<unsigned>(row / launch_->grid.y)};
     shared_.poison();
     const unsigned threads = launch_->threads;
     for (unsigned w = 0; w * 32 < threads; ++w) {
@@ -335,8 +326,8 @@ class Worker {
   }
 
   [[noreturn]] void failCopy(Site site, const char* why) const {
-    fail("%s, thread %s: __pipeline_memcpy_async in %s:%d %s", blockText().chars,
-         threadText().chars, site.file, site.line, why);
+    fail("%s, thread %s: __pipeline_memcpy_async in %s:%d %s", blockText().chars, threadText().chars, site.file,
+        site.line, why);
   }
 
   void startPhase() {
@@ -392,8 +383,8 @@ class Worker {
         fail(
             "%s, thread %s: returned with %zu asynchronous copies that it never waited for, the "
             "first from %s:%d",
-            blockText().chars, threadText(thread).chars, copies.pending.size(),
-            copies.pending[0].site.file, copies.pending[0].site.line);
+            blockText().chars, threadText(thread).chars, copies.pending.size(), copies.pending[0].site.file,
+            copies.pending[0].site.line);
       }
       copies.batches.clear();
     }
@@ -407,9 +398,8 @@ class Worker {
     const Gathering gathering = warp.gathering[k];
     if (gathering.mask & ~(gathering.arrived | warp.gone)) return;
     warp.gathering[k] = warp.gathering[--warp.gatherings];
-    const bool vote = gathering.operation == WarpOperation::kBallot ||
-                      gathering.operation == WarpOperation::kAny ||
-                      gathering.operation == WarpOperation::kAll;
+    const bool vote = gathering.operation == WarpOperation::kBallot || gathering.operation == WarpOperation::kAny ||
+        gathering.operation == WarpOperation::kAll;
     uint64_t ballot = 0;
     for (unsigned lane = 0; lane < 32; ++lane) {
       if (gathering.arrived >> lane & 1) ballot |= warp.values[lane] << lane;
@@ -420,9 +410,9 @@ class Worker {
       if (!(gathering.arrived >> lane & 1)) continue;
       const unsigned source = static_cast<unsigned>(warp.sources[lane]);
       // The value of a lane that takes no part is undefined: poison.
-      warp.results[lane] = vote                                               ? ballot
-                           : source < 32 && (gathering.arrived >> source & 1) ? warp.values[source]
-                                                                              : ~uint64_t{0};
+      warp.results[lane] = vote                              ? ballot
+          : source < 32 && (gathering.arrived >> source & 1) ? warp.values[source]
+                                                             : ~uint64_t{0};
       readyThreads_[ready_++] = static_cast<uint16_t>(warpNumber * 32 + lane);
     }
   }
@@ -439,23 +429,20 @@ class Worker {
       const unsigned first = waits / 32 * 32;
       missing = first;
       while (returned(missing) || !(lanes_[waits].mask >> (missing - first) & 1) ||
-             (lanes_[missing].operation == lanes_[waits].operation &&
-              lanes_[missing].mask == lanes_[waits].mask)) {
+          (lanes_[missing].operation == lanes_[waits].operation && lanes_[missing].mask == lanes_[waits].mask)) {
         ++missing;
       }
     }
-    fail("%s: thread %s waits %s, thread %s %s%s", blockText().chars, threadText(waits).chars,
-         placeText(waits).chars, threadText(missing).chars,
-         returned(missing) ? "returned without reaching it" : "waits ",
-         returned(missing) ? "" : placeText(missing).chars);
+    fail("%s: thread %s waits %s, thread %s %s%s", blockText().chars, threadText(waits).chars, placeText(waits).chars,
+        threadText(missing).chars, returned(missing) ? "returned without reaching it" : "waits ",
+        returned(missing) ? "" : placeText(missing).chars);
   }
 
   Text placeText(unsigned thread) const {
     const Lane& lane = lanes_[thread];
-    if (!lane.inWarpOperation)
-      return textOf("at the barrier in %s:%d", barrier_.file, barrier_.line);
-    return textOf("at the %s with mask 0x%08x in %s:%d", operationName(lane.operation), lane.mask,
-                  lane.site.file, lane.site.line);
+    if (!lane.inWarpOperation) return textOf("at the barrier in %s:%d", barrier_.file, barrier_.line);
+    return textOf("at the %s with mask 0x%08x in %s:%d", operationName(lane.operation), lane.mask, lane.site.file,
+        lane.site.line);
   }
 
   Fiber* idleFiber() {
@@ -466,8 +453,8 @@ class Worker {
   }
 
   Fiber* makeFiber() {
-    void* mapped = mmap(nullptr, kStackGuardBytes + kStackBytes, PROT_NONE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* mapped =
+        mmap(nullptr, kStackGuardBytes + kStackBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     char* stack = static_cast<char*>(mapped) + kStackGuardBytes;
     if (mapped == MAP_FAILED || mprotect(stack, kStackBytes, PROT_READ | PROT_WRITE) != 0) {
       fail("%s: no memory for the stack of another waiting thread", blockText().chars);
@@ -477,9 +464,8 @@ class Worker {
     // Tops at different offsets in their pages; at the same one they would fight for the same few
     // sets of the cache.
     fiber->stackBytes = kStackBytes - fibers_.size() % 48 * 64;
-    fiber->context = boost::context::fiber(
-        std::allocator_arg, StackOf{fiber->stack + fiber->stackBytes, fiber->stackBytes},
-        [this](boost::context::fiber&& from) {
+    fiber->context = boost::context::fiber(std::allocator_arg,
+        StackOf{fiber->stack + fiber->stackBytes, fiber->stackBytes}, [this](boost::context::fiber&& from) {
           arrive(nullptr, std::move(from));
           runThreads();
           return boost::context::fiber{};  // never reached
@@ -577,12 +563,10 @@ void reportFault(const Allocation& a, bool freed, const char* address, const cha
   const Text who = whoText();
   const char* what = freed ? "a freed allocation" : "an allocation";
   if (address < a.start) {
-    fail("%s: %s %td bytes before the start of %s of %zu bytes", who.chars, access,
-         a.start - address, what, a.bytes);
+    fail("%s: %s %td bytes before the start of %s of %zu bytes", who.chars, access, a.start - address, what, a.bytes);
   }
   if (address >= a.end()) {
-    fail("%s: %s %td bytes past the end of %s of %zu bytes", who.chars, access, address - a.end(),
-         what, a.bytes);
+    fail("%s: %s %td bytes past the end of %s of %zu bytes", who.chars, access, address - a.end(), what, a.bytes);
   }
   fail("%s: %s byte %td of %s of %zu bytes", who.chars, access, address - a.start, what, a.bytes);
 }
@@ -601,8 +585,8 @@ void onFault(int number, siginfo_t* info, void* context) {
     worker->shared().failAt(address, whoText(), access);
   }
   if (worker && worker->onStackGuard(address)) {
-    fail("%s: its local variables need more than the %zu KiB of stack a thread has",
-         whoText().chars, kStackBytes >> 10);
+    fail(
+        "%s: its local variables need more than the %zu KiB of stack a thread has", whoText().chars, kStackBytes >> 10);
   }
   if (worker && worker->inKernel()) {
     flushOutput();
@@ -712,8 +696,7 @@ void prepare(Launch& launch, uint64_t number) {
 
 }  // namespace
 
-void runKernel(const Kernel& kernel, const LaunchConfig& config, const ThreadBody& body,
-               uint64_t number) {
+void runKernel(const Kernel& kernel, const LaunchConfig& config, const ThreadBody& body, uint64_t number) {
   Launch launch;
   launch.kernel = kernel;
   launch.grid = config.grid;
@@ -731,12 +714,9 @@ void runKernel(const Kernel& kernel, const LaunchConfig& config, const ThreadBod
   checkSlack((std::string("kernel ") + kernel.full).c_str());
 }
 
-int blockBarrier(BlockVote vote, bool predicate, Site site) {
-  return worker->waitForBlock(vote, predicate, site);
-}
+int blockBarrier(BlockVote vote, bool predicate, Site site) { return worker->waitForBlock(vote, predicate, site); }
 
-uint64_t warpExchange(WarpOperation operation, unsigned mask, uint64_t value, int source,
-                      Site site) {
+uint64_t warpExchange(WarpOperation operation, unsigned mask, uint64_t value, int source, Site site) {
   return worker->waitForWarp(operation, mask, value, source, site);
 }
 

@@ -1,6 +1,15 @@
 """The kernels of each day's program, in the order in which `--profile` launches them."""
 
 PROFILE_ORDER = {
+    "day44-matmul/matmul_registers": [
+        "fmaPeak",
+        "matmulSharedTiled",
+        "matmulRegTile1d",
+        "matmulRegTile2d",
+        "matmulRegTile2dVec4",
+        *["matmulTiled"] * 9,  # rungs 7 to 11, three for edges, and the one that sgemm() picks
+        *["cublasGemmEx"] * 2,
+    ],
     "day49-roofline/roofline": [
         "copyCoalesced",
         "vectorAdd",
@@ -14,8 +23,21 @@ PROFILE_ORDER = {
         "heatStepTiled",
         "polynomialHorner",
         "fmaPeak",
-    ]
+    ],
 }
 
 # What else a day checks and times.
-OTHER_KERNELS = {"day49-roofline/roofline": ["copyVector"]}
+OTHER_KERNELS = {
+    "day44-matmul/matmul_registers": [
+        # Each instance on its own: Edge is 0 for whole tiles, 1 for float4 edges, 2 for scalars.
+        "matmulTiled<Tile<128, 128, 8, 8, 1, 1>, (Edge)0, false, false>",
+        "matmulTiled<Tile<128, 128, 8, 8, 1, 2>, (Edge)0, false, false>",
+        "matmulTiled<Tile<64, 64, 32, 8, 4, 2>, (Edge)0, false, false>",
+        "matmulTiled<Tile<128, 256, 8, 16, 1, 2>, (Edge)0, false, true>",
+        "matmulTiled<Tile<64, 64, 32, 8, 4, 3>, (Edge)0, true, true>",
+        "matmulTiled<Tile<128, 256, 8, 16, 1, 2>, (Edge)1, false, true>",
+        "matmulTiled<Tile<128, 128, 16, 8, 1, 3>, (Edge)2, true, true>",
+        "matmulTiled<Tile<64, 64, 32, 8, 4, 2>, (Edge)2, true, true>",
+    ],
+    "day49-roofline/roofline": ["copyVector"],
+}

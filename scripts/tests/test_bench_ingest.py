@@ -3,6 +3,7 @@
 import csv
 import functools
 import importlib
+import itertools
 import json
 import os
 import random
@@ -21,6 +22,7 @@ SCRIPT = SCRIPTS / "bench_ingest.py"
 DATA = Path(__file__).parent / "data" / "ingest"
 GPU = DATA / "day49-h200.jsonl"
 CPU = DATA / "day49-cpu-failed.jsonl"
+MATMUL = DATA / "day44-h200.jsonl"
 GPU_LINES = GPU.read_text().splitlines()
 RUN, ROW = GPU_LINES[0], next(line for line in GPU_LINES if '"record":"row"' in line)
 
@@ -94,11 +96,13 @@ def a_run(minute=0, device="Card A", uuid="a", values=(1.0,), **changes):
 # ---- what comes in
 
 
-def test_every_record_type_has_its_table_and_every_key_its_column(db):
-    assert ingest(db, GPU) == f"{db}: runs added: 1 ({len(GPU_LINES)} records), there already: 0\n"
-    for record in {json.loads(line)["record"] for line in GPU_LINES}:
-        given = [json.loads(line) for line in GPU_LINES if json.loads(line)["record"] == record]
-        keys = [key for key in given[0] if key != "record"]
+@pytest.mark.parametrize("file", [GPU, MATMUL], ids=lambda file: file.stem)
+def test_every_record_type_has_its_table_and_every_key_its_column(db, file):
+    records = [json.loads(line) for line in file.read_text().splitlines()]
+    assert ingest(db, file) == f"{db}: runs added: 1 ({len(records)} records), there already: 0\n"
+    for record in {line["record"] for line in records}:
+        given = [line for line in records if line["record"] == record]
+        keys = [key for key in dict.fromkeys(itertools.chain(*given)) if key != "record"]
         selected = ", ".join(f'"{key}"' for key in keys)
         stored = query(db, f'SELECT run, {selected} FROM "{record}" ORDER BY rowid')
         assert stored == [(1, *(line.get(key) for key in keys)) for line in given]
@@ -219,6 +223,21 @@ BAD = {
     "unknown unit": (a_run(unit="furlong").encode(), 2, ['unit: "furlong" is not "ms"']),
     "unknown key": (a_run(colour=1).encode(), 2, ["'colour' was unexpected", "row.schema.json"]),
     "half a character": (lines(RUN.replace("-O3", "\\ud800")).encode(), 1, ["run record: flags"]),
+    "product that beats the FMA ceiling": (
+        MATMUL.read_bytes().replace(b'"fma_percent":9.74119362', b'"fma_percent":101.5'),
+        9,
+        ["gemm record: fma_percent: 101.5 is greater than the maximum of 100 (of the FMA ceiling, which no kernel"],
+    ),
+    "product without its size": (
+        MATMUL.read_bytes().replace(b'"n":4095,', b""),
+        13,
+        ["gemm record: 'n' is a required property"],
+    ),
+    "check of an unknown size": (
+        MATMUL.read_bytes().replace(b"64x256x4 integer aligned", b"64x256 integer"),
+        5,
+        ["check record: size: '64x256 integer' does not match"],
+    ),
     "check at odds with itself": (
         lines(RUN, GPU_LINES[1].replace('"wrong":0', '"wrong":3')).encode(),
         2,
@@ -306,7 +325,7 @@ def test_what_is_not_our_database_is_left_alone(tmp_path):
 
 def test_the_fast_test_takes_what_the_days_print(tool):
     schema = tool.load_schema()
-    for line in [*GPU_LINES, *CPU.read_text().splitlines()]:
+    for line in [*GPU_LINES, *CPU.read_text().splitlines(), *MATMUL.read_text().splitlines()]:
         fields = json.loads(line)
         assert schema.kinds[fields["record"]].surely_valid(fields)
 
@@ -314,7 +333,7 @@ def test_the_fast_test_takes_what_the_days_print(tool):
 def test_the_fast_test_and_jsonschema_agree_on_mutated_records(tool):
     schema = tool.load_schema()
     validators = {name: jsonschema.Draft202012Validator(kind.schema) for name, kind in schema.kinds.items()}
-    records = [json.loads(line) for line in [*GPU_LINES, *CPU.read_text().splitlines()]]
+    records = [json.loads(line) for file in (GPU, CPU, MATMUL) for line in file.read_text().splitlines()]
     values = [value for record in records for value in record.values()]
     values += [None, [], {}, "", "x", "x\n", "\x7f", "é", "x" * 121, True, False, 0, 1, -1, 1.0, 0.5, -0.0]
     values += [2**63 - 1, 2**63, -(2**70), 10**19, 1e18, 1.1e18, float("inf"), -float("inf"), 5e-324]
@@ -445,6 +464,30 @@ def test_the_best_rate_is_the_highest_and_a_ridge_has_no_best(db, tmp_path):
         assert float(rows[variant]["median"]) == 2 * value
     assert rows["ridge-point"]["best"] == ""
     assert float(rows["ridge-point"]["median"]) > 0
+
+
+def test_matrix_products_are_told_apart_by_their_sizes_and_notes(db, tmp_path):
+    for factor in (1, 2, 3):
+        records = [json.loads(line) for line in MATMUL.read_text().splitlines()]
+        records[0]["utc"] = f"2026-11-{factor:02}T00:00:00Z"
+        for record in records:
+            if record["record"] == "gemm":
+                record["value"] *= factor
+        (tmp_path / f"{factor}.jsonl").write_text(lines(*records))
+    ingest(db, tmp_path)
+    given = [record for record in map(json.loads, MATMUL.read_text().splitlines()) if record["record"] == "gemm"]
+    keys = ["variant", "m", "n", "k", "note"]
+    rows = [row for row in csv.DictReader(report(db, "--format", "csv").splitlines()) if row["record"] == "gemm"]
+    found = {tuple(row[key] for key in keys): row for row in rows}
+    assert len(found) == len(rows) == len(given) == 7
+    for record in given:
+        row = found[tuple(str(record.get(key, "")) for key in keys)]
+        assert (row["runs"], row["unit"], row["day"]) == ("3", "GFLOP/s", "44")
+        assert float(row["best"]) == 3 * record["value"]
+        assert float(row["median"]) == 2 * record["value"]
+    table = report(db).splitlines()
+    assert len([line for line in table if " GFLOP/s " in line]) == 8  # with the FMA ceiling
+    assert len(set(table)) == len(table) and max(map(len, table)) <= 100
 
 
 def test_a_case_whose_kernel_differs_between_runs_stays_one_case(db, tmp_path):

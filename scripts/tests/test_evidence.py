@@ -6,6 +6,7 @@ import importlib
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -113,6 +114,35 @@ def run_lines(scale=1.0, **changes):
         row("vector add", "vectorAdd", 0.25 * scale),
         row("matmul, naive", "matmulNaive", 0.0625 * scale),
         row("stencil", "heatStep", 0.5 * scale),
+    )
+
+
+def gemm(variant, size, rate, **more):
+    """Return a line of day 44: a matrix product of three equal extents."""
+    row = timed("gemm", variant, "sgemm", 2e-6 * size**3 / rate, "gflops", rate, "GFLOP/s", cublas_ms=0.5, **more)
+    row.update(day=44, m=size, n=size, k=size, flop=2 * size**3, cublas_percent=96.5, fma_percent=73.25)
+    del row["bytes"]
+    return row
+
+
+def matmul_lines(*, size=1024, factor=1.0, **changes):
+    """Return a run of day 44, with the rates of `size` times `factor`."""
+    sizes = {512: 6400.0, 1024: 7700.0}
+    rungs = {"3 shared tile": 1.0, "4 column of 8": 2.0}
+    sizes[size] *= factor
+    checks = [
+        {**check("3 shared tile", "sgemm", size=f"{of} {inputs}"), "day": 44}
+        for of in ("512x512x512", "35x79x19")
+        for inputs in ("integer", "uniform", "uniform gaps", "integer aligned")
+    ]
+    ceiling = timed("ceiling", "fma-peak", "fmaPeak", 4.3, "gflops", 65758.5, "GFLOP/s", clock_mhz=1978.5, theory=66800)
+    return lines_of(
+        run_record(day=44, **changes),
+        *checks,
+        {**ceiling, "day": 44, "bytes": 0},
+        *(gemm(rung, of, rate * times) for of, rate in sizes.items() for rung, times in rungs.items()),
+        gemm("sgemm()", 512, 27000.0, model_percent=91.3, intensity=15.1, loads_per_fma=0.0625, note="12 clusters"),
+        gemm("sgemm()", 512, 23800.0, error=1.5e-7, note="12 clusters, launch loop"),
     )
 
 
@@ -381,9 +411,15 @@ def test_a_real_day_with_a_comment_on_every_line_has_the_same_digest(source_dir)
     assert sources
     for source in sources:
         text = source.read_text()
-        assert 'R"' not in text  # a comment in a raw string would be none
-        lines = [line if line.endswith("\\") else f'{line}  // it\'s "noted"' for line in text.split("\n")]
-        assert EVIDENCE.tokens_of("\n".join(lines)) == EVIDENCE.tokens_of(text)
+        raw = [match.span() for match in EVIDENCE.TOKEN.finditer(text) if match.lastgroup == "raw"]
+        noted = []
+        for end in re.finditer(r"(?<!\\)\n", text):  # not where it would be no comment: in a raw string
+            if not any(first < end.start() < last for first, last in raw):
+                noted.append(end.start())
+        assert len(noted) > 100
+        for end in reversed(noted):
+            text = f'{text[:end]}  // it\'s "noted"{text[end:]}'
+        assert EVIDENCE.tokens_of(text) == EVIDENCE.tokens_of(source.read_text())
 
 
 # ---- record ----------------------------------------------------------------------------------------------------------
@@ -638,6 +674,56 @@ def test_counters_are_taken_of_the_days_whose_lesson_they_are(bare):
     bare.add_day(30)
     bare.run("record", "--day", "30")
     assert bare.manifest()["days"]["30"]["counters"] == "not taken: counters are not part of this day"
+
+
+def test_a_day_of_matrix_products_is_recorded_shown_and_verified(repository):
+    repository.add_day(44)
+    repository.fake("day44.jsonl", matmul_lines())
+    result = repository.run("record", "--day", "44", "--revision", "def456")
+    assert "recorded 2 files, 16 JSON lines on NVIDIA H200" in result.stdout
+    assert sorted(repository.manifest()["days"]) == ["44", "49"]
+    repository.write("day44-fake/README.md", README.replace("49", "44"))
+    assert repository.run("readme").stdout == "day44-fake/README.md: filled in\n"
+    assert TABLE in (repository.root / "day44-fake/README.md").read_text()
+    assert "24 JSON lines, 6 README blocks" in repository.run("verify").stdout
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (
+            '"flop":2147483648',
+            '"flop":2147480000',
+            "fake --json:13: gemm 3 shared tile: flop is 2147480000, and must be 2 m n k, 2147483648",
+        ),
+        (
+            '"k":1024',
+            '"k":1025',
+            "fake --json:13: gemm 3 shared tile: flop is 2147483648, and must be 2 m n k, 21495",
+        ),
+        (
+            '"fma_percent":73.25',
+            '"fma_percent":100.5',
+            "day44.jsonl:11: gemm 3 shared tile: the schema refuses $.fma",
+        ),
+        ('"cublas_ms":0.5,', "", "day44.jsonl:11: gemm 3 shared tile: the schema refuses $: 'cublas_ms' is a required"),
+        ("35x79x19 uniform gaps", "35x79 uniform", "day44.jsonl:8: check 3 shared tile: the schema refuses $.size"),
+        (
+            ", launch loop",
+            "",
+            "day44.jsonl:16: gemm sgemm() 512x512x512, 12 clusters: the same row as line 15: tell them apart",
+        ),
+        ("4 column of 8", "3 shared tile", "day44.jsonl:12: gemm 3 shared tile 512x512x512: the same row as line 11"),
+    ],
+    ids=short,
+)
+def test_matrix_products_that_are_no_evidence_are_not_recorded(bare, old, new, said):
+    bare.add_day(44)
+    text = matmul_lines()
+    assert old in text
+    bare.fake("day44.jsonl", text.replace(old, new, 1))
+    assert said in bare.run("record", "--day", "44", code=1).stderr
+    assert not bare.profile.exists() or not list(bare.profile.iterdir())
 
 
 def test_a_stale_kept_day_does_not_lose_a_new_recording(repository):
@@ -1112,6 +1198,57 @@ def test_another_model_compares_in_shape_and_checks_alone(repository):
     swapped = run_lines(device="Tesla T4").replace("matmul, naive", "x").replace("stencil", "matmul, naive")
     output = compared(repository, swapped.replace('"x"', '"stencil"'))
     assert "Spearman's rank correlation -1.00" in output
+
+
+@pytest.fixture
+def matmul(repository):
+    """A repository that has day 44 recorded too."""
+    repository.add_day(44)
+    repository.fake("day44.jsonl", matmul_lines())
+    repository.run("record", "--day", "44")
+    return repository
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(1.0, "same"), (0.95, "same"), (0.9, "slower"), (1.1, "faster")])
+def test_a_matrix_product_is_judged_beside_that_of_its_size(matmul, factor, verdict):
+    output = compared(matmul, matmul_lines(size=1024, factor=factor)).splitlines()
+    assert one(output, "checks ") == "checks    8 of 8 passed"
+    words = one(output, "gemm 3 shared tile 1024x1024x1024 ").split()
+    assert words[-5:] == ["7700", f"{7700 * factor:g}", "GFLOP/s", f"{factor:.3f}", verdict]
+    assert one(output, "gemm 4 column of 8 1024x1024x1024 ").endswith(f"  {verdict}")
+    for row in ("gemm 3 shared tile 512x512x512 ", "gemm 4 column of 8 512x512x512 ", "ceiling fma-peak "):
+        assert one(output, row).endswith(" 1.000  same")
+
+
+def test_a_matrix_product_in_a_launch_loop_is_another_row_than_its_replay(matmul):
+    output = compared(matmul, matmul_lines().replace("23800", "47600")).splitlines()
+    assert one(output, "gemm sgemm() 512x512x512, 12 clusters ").split()[-5:-3] == ["27000", "27000"]
+    assert one(output, "gemm sgemm() 512x512x512, 12 clusters, launch loop ").split()[-5:-3] == ["23800", "47600"]
+    heading = one(output, "recorded", "verdict")
+    assert {line.index(" GFLOP/s") for line in output if line.startswith("gemm ")} == {heading.index(" unit")}
+    other = compared(matmul, matmul_lines().replace("12 clusters, launch", "11 two tiles, launch")).splitlines()
+    assert one(other, "gemm sgemm() 512x512x512, 12 clusters, launch loop ").endswith("only in recorded")
+    assert one(other, "gemm sgemm() 512x512x512, 11 two tiles, launch loop ").endswith("only in yours")
+
+
+def test_a_size_that_the_other_card_left_out_is_said(matmul):
+    lines = [line for line in matmul_lines().splitlines(keepends=True) if '"m":1024' not in line]
+    output = compared(matmul, "".join(lines)).splitlines()
+    assert len([line for line in output if line.endswith("  only in recorded")]) == 2
+    assert one(output, "gemm 4 column of 8 1024x1024x1024 ")
+
+
+def test_matrix_products_of_another_model_compare_in_the_order_of_their_rates(matmul):
+    output = compared(matmul, matmul_lines(device="Tesla T4"))
+    assert "order of the 6 matrix products by rate: Spearman's rank correlation 1.00" in output
+    output = compared(matmul, matmul_lines(device="Tesla T4", factor=0.1))
+    # Six ranks, of which two differ by two and two by one: 1 - 6 * 10 / (6 * 35).
+    assert "order of the 6 matrix products by rate: Spearman's rank correlation 0.71" in output
+
+
+def test_records_of_an_unknown_type_compare_by_day_and_variant(repository):
+    assert EVIDENCE.identity({"record": "new", "day": 5, "variant": "v", "m": 3}, {}) == ("new", "5", "v")
+    assert EVIDENCE.row_name({"record": "new", "day": 5, "variant": "v", "m": 3}, {}) == "new v"
 
 
 def test_spearman():

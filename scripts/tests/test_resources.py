@@ -13,7 +13,7 @@ import pytest
 SCRIPTS = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(SCRIPTS))
 import resources  # noqa: E402
-from resources import LaunchShape, Problem  # noqa: E402
+from resources import Design, LaunchShape, Problem  # noqa: E402
 
 # ---- Reading --------------------------------------------------------------------------------------------------------
 
@@ -89,6 +89,27 @@ def test_launches():
         "sum": [LaunchShape((128, 1, 1), 512)],
         "idle": [],
     }
+
+
+def test_a_design_tells_whose_a_launch_within_a_template_is_and_stands_in_for_none():
+    launches = resources.parse_launches(
+        "launch tile<T> grid (1, 1, 1) block (16, 16, 1) shared 512\n"
+        "launch tile<T> grid (1, 1, 1) block (256, 1, 1) shared 1024\n"
+        "launch sum grid (1, 1, 1) block (64, 1, 1)\n"
+    )
+    small, large = LaunchShape((16, 16, 1), 512), LaunchShape((256, 1, 1), 1024)
+    kernels = ["tile<A>", "tile<B>", "sum", "cluster"]
+
+    def shapes(kernel, *design):
+        return resources.shapes_of(kernel, kernels, launches, Design(*design, {}) if design else None)
+
+    assert shapes("tile<A>") == [small, large]
+    assert shapes("tile<A>", 256, 512) == [small]
+    assert shapes("tile<B>", 256, 1024) == [large]
+    assert shapes("tile<B>", 128, 1024) == [small, large]  # neither: nothing is hidden
+    assert shapes("sum", 32, 0) == [LaunchShape((64, 1, 1))]  # a launch of its own says more than a design
+    assert shapes("cluster") == []
+    assert shapes("cluster", 256, 2048) == [LaunchShape((256, 1, 1), 2048)]
 
 
 def test_days_by_name(tmp_path):
@@ -229,6 +250,16 @@ class Tree:
             **options,
         )
 
+    def design(self, **changes):
+        """Write scripts/designed.json: what SOURCE is, with these changes: None takes a kernel out."""
+        kernels = {"add<1>": (256, 0, {"75": 4}), "add<2>": (256, 0, {"75": 4}), "sum": (64, 0, {"90": 99, "75": 16})}
+        kernels.update(changes)
+        path = self.root / "scripts/designed.json"
+        path.parent.mkdir(exist_ok=True)
+        keys = ("threads", "dynamic_shared", "blocks_per_sm")
+        designs = {name: dict(zip(keys, design)) for name, design in kernels.items() if design}
+        path.write_text(json.dumps({"day01-add/add.cu": designs}))
+
     def files(self):
         return {path.name: path.read_bytes() for path in self.record_folder.glob("*")}
 
@@ -313,6 +344,97 @@ def test_a_kernel_that_spills_is_named_and_never_recorded(tree):
         fails(result)
         assert re.search(spilling, result.stderr), result.stderr
     assert tree.files() == files
+
+
+def test_a_kernel_that_spills_on_one_architecture_alone_is_named(empty_tree):
+    empty_tree.write(SOURCE + "#if __CUDA_ARCH__ >= 900\n" + SPILLS + "#endif\n")
+    assert empty_tree.run("record", "--arch", "75").returncode == 0
+    result = empty_tree.run("record", "--arch", "75", "90")
+    fails(result, "day01-add/add.cu, sm_90, spill: spills")
+    assert "sm_75" not in result.stderr
+
+
+def test_kernels_as_designed_pass(tree):
+    files = tree.files()
+    tree.design()
+    for command in ("check", "record"):
+        done = tree.run(command)
+        assert (done.returncode, done.stderr) == (0, "")
+    assert tree.files() == files
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"sum": (64, 0, {"75": 12})},
+            "day01-add/add.cu, sm_75, sum: designed for 12 blocks an SM, and 16 fit: ",
+        ),
+        (
+            {"add<2>": (128, 0, {"75": 4})},
+            "day01-add/add.cu, sm_75, add<2>: designed for 128 threads and 0 bytes of dynamic shared memory a block, "
+            "launched with 256x1x1 and 0",
+        ),
+        (
+            {"add<1>": (256, 64, {"75": 4})},
+            "day01-add/add.cu, sm_75, add<1>: designed for 256 threads and 64 bytes of dynamic shared memory a block, "
+            "launched with 256x1x1 and 0",
+        ),
+        ({"sum": None}, "day01-add/add.cu, sum: has no design: add it to scripts/designed.json"),
+        ({"total": (64, 0, {"75": 16})}, "scripts/designed.json: day01-add/add.cu has no kernel total: take it out"),
+    ],
+)
+def test_a_kernel_that_is_not_as_designed_is_named_and_never_recorded(tree, changes, said):
+    files = tree.files()
+    tree.design(**changes)
+    fails(tree.run("check"), said, "1 failed")
+    fails(tree.run("record"), said, "Nothing is recorded")
+    assert tree.files() == files
+
+
+def test_a_kernel_that_outgrows_its_design_is_named_with_what_limits_it(tree):
+    tree.design()
+    tree.write(SOURCE.replace("[64]", "[2048]"))
+    said = "sum: designed for 16 blocks an SM, and 8 fit: "
+    fails(tree.run("record"), said, "8192 bytes of shared memory a block, limited by shared memory")
+
+
+def test_blocks_are_compared_on_the_architectures_that_a_design_names(tree):
+    tree.design()
+    assert tree.run("record", "--arch", "75", "86").returncode == 0
+    result = tree.run("record", "--arch", "75", "90")
+    fails(result, "day01-add/add.cu, sm_90, sum: designed for 99 blocks an SM, and 32 fit: ")
+    assert len(result.stderr.splitlines()) == 2
+
+
+def test_a_kernel_that_the_cpu_build_never_launches_has_the_occupancy_of_its_design(empty_tree):
+    empty_tree.write(SOURCE + "__global__ void cluster(float* out) {\n  *out = 1;\n}\n")
+    empty_tree.design(cluster=(128, 40960, {"75": 1, "90": 5}))
+    done = empty_tree.run("record", "--arch", "75")
+    assert (done.returncode, done.stderr) == (0, "")
+    (row,) = [row for row in resources.read_record(empty_tree.record_folder)["rows"] if row["kernel"] == "cluster"]
+    assert (row["block"], row["dynamic_shared"]) == ([128, 1, 1], 40960)
+    assert (row["blocks_per_sm"], row["limited_by"]) == (1, ["shared memory"])
+    assert re.search(
+        r"\ncluster .* 40960 +128 +1 +4 +12.5 % +shared memory\n", empty_tree.files()["resources.txt"].decode()
+    )
+    empty_tree.design(cluster=(128, 65537, {"75": 1}))
+    fails(empty_tree.run("record", "--arch", "75"), "cluster: designed for 1 blocks an SM, and 0 fit")
+
+
+def test_with_another_nvcc_a_design_is_no_error(tree):
+    tree.design(sum=(64, 0, {"75": 12}))
+    tree.edit('"nvcc": "[^"]*"', '"nvcc": "9.9.9"')
+    assert tree.run("check").returncode == 0
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"day01-add/add.cu": {"sum": {"threads": 64}}}', '{"day01-add/add.cu": 5}']
+)
+def test_designs_that_are_none_are_named(tree, text):
+    tree.design()
+    (tree.root / "scripts/designed.json").write_text(text)
+    fails(tree.run("check"), "scripts/designed.json cannot be read", '"blocks_per_sm"')
 
 
 def test_new_and_lost_kernels_are_named(tree):
@@ -430,4 +552,29 @@ def test_nothing_spills_and_all_is_as_recorded(source_dir, build_dir, nvcc):
     assert done.returncode == 0, done.stdout + done.stderr
     record = resources.read_record(source_dir / "profile/t4")
     assert sorted(record["flags"]) == [day.as_posix() for day in resources.find_days(source_dir)]
-    assert "75" in record["architectures"]
+    assert {"75", "90"} <= record["architectures"].keys()
+
+
+def test_what_is_recorded_spills_nowhere_and_is_as_designed(source_dir):
+    """Without a compiler too."""
+    record = resources.read_record(source_dir / "profile/t4")
+    assert resources.spills(record) == []
+    assert resources.misfits(record, resources.read_designs(source_dir)) == []
+
+
+def test_every_kernel_of_the_matrix_products_has_a_design(source_dir):
+    designs = resources.read_designs(source_dir)
+    for source in source_dir.glob("day44-*/*.cu"):
+        kernels = designs.get(source.relative_to(source_dir).as_posix(), {})
+        assert kernels, f"{resources.DESIGNED} has nothing on {source.name}"
+        assert all(90 in design.blocks_per_sm for design in kernels.values())
+        assert any(75 in design.blocks_per_sm for design in kernels.values())
+
+
+@pytest.mark.parametrize("field", ["spill_stores", "spill_loads"])
+def test_a_spill_in_a_record_is_found(source_dir, field):
+    record = resources.read_record(source_dir / "profile/t4")
+    row = record["rows"][-1]
+    row[field] = 4
+    (said,) = resources.spills(record)
+    assert said.startswith(f"{row['day']}, sm_{row['arch']}, {row['kernel']}: spills ")

@@ -48,6 +48,29 @@ def test_takes_a_ceiling_of_either_kind_and_a_check_with_either_end():
     assert takes(sample("check", ok=False))
 
 
+@pytest.mark.parametrize(
+    "size",
+    ["ragged", "full", "512x512x512 integer", "35x79x19 uniform gaps", "64x256x4 integer aligned", "1x17x129 uniform"],
+)
+def test_takes_a_check_of_each_size(size):
+    assert takes(changed(sample("check"), {"size": size}))
+
+
+def test_takes_a_matrix_product_with_what_it_may_leave_out():
+    optional = {"model_percent", "intensity", "loads_per_fma", "error", "note"}
+    assert optional < sample("gemm").keys()
+    assert set(RECORDS["gemm"]["properties"]) == {*RECORDS["gemm"]["required"], *optional}
+    assert takes(changed(sample("gemm"), dict.fromkeys(optional, ABSENT)))
+
+
+def test_the_sizes_of_a_product_and_its_note_tell_it_from_others():
+    """Four products of one variant: three sizes, and at one of them two notes."""
+    products = [line for line in LINES if line["record"] == "gemm" and line["variant"] == "sgemm()"]
+    cases = {tuple(line.get(key) for key in RECORDS["gemm"]["x-report"]["case"]) for line in products}
+    assert len(cases) == len(products) == 4
+    assert {"day", "variant", "m", "n", "k", "note"} == set(RECORDS["gemm"]["x-report"]["case"])
+
+
 @pytest.mark.parametrize("name", RECORDS)
 def test_refuses_an_unknown_key(name):
     assert not takes(changed(sample(name), {"colour": 1}))
@@ -113,6 +136,17 @@ def test_refuses_another_record_type_s_name():
         (sample("check", ok=False), {"message": ABSENT}),
         (sample("check", ok=False), {"ok": True}),
         (sample("check"), {"size": "huge"}),
+        (sample("check"), {"size": "ragged\n"}),
+        (sample("check"), {"size": "full integer"}),
+        (sample("check"), {"size": "512x512x512"}),
+        (sample("check"), {"size": "512x512x512 half"}),
+        (sample("check"), {"size": "512x512x512 integer\n"}),
+        (sample("check"), {"size": "512x512x512 integer  gaps"}),
+        (sample("check"), {"size": "512x512x512 integer gaps aligned"}),
+        (sample("check"), {"size": "512x512 integer"}),
+        (sample("check"), {"size": "512x0x512 integer"}),
+        (sample("check"), {"size": "512x512x-1 uniform"}),
+        (sample("check"), {"size": "a 512x512x512 uniform"}),
         (sample("check"), {"worst": 1.01}),
         (sample("row"), {"ms": 0}),
         (sample("row"), {"ms_min": 0}),
@@ -127,6 +161,20 @@ def test_refuses_another_record_type_s_name():
         (sample("row"), {"ceiling": "l2"}),
         (sample("row"), {"variant": "x" * 121}),
         (sample("shape"), {"unit": "GFLOP/s"}),
+        (sample("gemm"), {"m": 0}),
+        (sample("gemm"), {"n": 512.5}),
+        (sample("gemm"), {"k": 2**31}),
+        (sample("gemm"), {"flop": 0}),
+        (sample("gemm"), {"bytes": 4096}),
+        (sample("gemm"), {"metric": "ms"}),
+        (sample("gemm"), {"unit": "GB/s"}),
+        (sample("gemm"), {"cublas_ms": 0}),
+        (sample("gemm"), {"cublas_percent": 0}),
+        (sample("gemm"), {"fma_percent": 0}),
+        (sample("gemm"), {"fma_percent": 100.01}),
+        (sample("gemm"), {"intensity": 0}),
+        (sample("gemm"), {"error": 1.5}),
+        (sample("gemm"), {"note": "launch\nloop"}),
         (sample("ridge"), {"unit": "FLOP"}),
         (sample("ceiling", metric="gbps"), {"unit": "GFLOP/s"}),
         (sample("ceiling", metric="gbps"), {"metric": "gflops"}),
@@ -173,7 +221,10 @@ def test_what_is_reported_has_the_keys_that_a_report_needs(name):
     assert ("x-report" in record) == ("value" in record["properties"])
     if "x-report" in record:
         assert record["x-report"]["better"] in ("lower", "higher", "neither")
-        assert {*record["x-report"]["case"], "metric", "value", "unit"} <= set(record["required"])
+        assert {"day", "variant", "metric", "value", "unit"} <= set(record["required"])
+        assert record["x-report"]["case"][:2] == ["day", "variant"]
+        assert set(record["x-report"]["case"]) <= set(record["properties"])  # a missing key is a case of its own
+        assert record["x-report"].keys() <= {"case", "better", "order"}
 
 
 @pytest.mark.parametrize("name", RECORDS)

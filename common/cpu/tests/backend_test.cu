@@ -167,14 +167,8 @@ void warpsExchange() {
   int wrong = 0;
   for (int i = 0; i < kBlocks * kThreads; ++i) {
     const int lane = i % 32;
-    const int want[8] = {50,
-                         lane < 3 ? lane : lane - 3,
-                         lane % 16 + 3 > 15 ? lane : lane + 3,
-                         lane ^ 9,
-                         static_cast<int>(0xaaaaaaaau),
-                         2,
-                         lane < 16 ? lane ^ 1 : lane ^ 2,
-                         lane / 8 * 8 + (lane + 1) % 8};
+    const int want[8] = {50, lane < 3 ? lane : lane - 3, lane % 16 + 3 > 15 ? lane : lane + 3, lane ^ 9,
+        static_cast<int>(0xaaaaaaaau), 2, lane < 16 ? lane ^ 1 : lane ^ 2, lane / 8 * 8 + (lane + 1) % 8};
     wrong += std::memcmp(want, &got[i * 8], sizeof want) != 0;
   }
   EXPECT(wrong == 0);

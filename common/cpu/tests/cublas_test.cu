@@ -39,22 +39,19 @@ bool isRight(cublasHandle_t handle, const Problem& p, bool throughGemmEx) {
   const std::vector<float> a = numbers(extent(p.opA, p.m, p.k, p.lda), 1);
   const std::vector<float> b = numbers(extent(p.opB, p.k, p.n, p.ldb), 2);
   // With beta = 0, C is not read: it may hold NaNs, as after a poisoning.
-  const std::vector<float> c = p.beta == 0
-                                   ? std::vector<float>(static_cast<size_t>(p.ldc) * p.n, NAN)
-                                   : numbers(static_cast<size_t>(p.ldc) * p.n, 3);
+  const std::vector<float> c = p.beta == 0 ? std::vector<float>(static_cast<size_t>(p.ldc) * p.n, NAN)
+                                           : numbers(static_cast<size_t>(p.ldc) * p.n, 3);
   Buffer<float> onA(a.size());
   Buffer<float> onB(b.size());
   Buffer<float> onC(c.size());
   onA.upload(a);
   onB.upload(b);
   onC.upload(c);
-  const cublasStatus_t status =
-      throughGemmEx
-          ? cublasGemmEx(handle, p.opA, p.opB, p.m, p.n, p.k, &p.alpha, onA.data(), CUDA_R_32F,
-                         p.lda, onB.data(), CUDA_R_32F, p.ldb, &p.beta, onC.data(), CUDA_R_32F,
-                         p.ldc, CUBLAS_COMPUTE_32F_PEDANTIC, CUBLAS_GEMM_DEFAULT)
-          : cublasSgemm(handle, p.opA, p.opB, p.m, p.n, p.k, &p.alpha, onA.data(), p.lda,
-                        onB.data(), p.ldb, &p.beta, onC.data(), p.ldc);
+  const cublasStatus_t status = throughGemmEx
+      ? cublasGemmEx(handle, p.opA, p.opB, p.m, p.n, p.k, &p.alpha, onA.data(), CUDA_R_32F, p.lda, onB.data(),
+            CUDA_R_32F, p.ldb, &p.beta, onC.data(), CUDA_R_32F, p.ldc, CUBLAS_COMPUTE_32F_PEDANTIC, CUBLAS_GEMM_DEFAULT)
+      : cublasSgemm(handle, p.opA, p.opB, p.m, p.n, p.k, &p.alpha, onA.data(), p.lda, onB.data(), p.ldb, &p.beta,
+            onC.data(), p.ldc);
   if (status != CUBLAS_STATUS_SUCCESS) return false;
   const std::vector<float> got = onC.download();
   for (int column = 0; column < p.n; ++column) {
@@ -66,8 +63,8 @@ bool isRight(cublasHandle_t handle, const Problem& p, bool throughGemmEx) {
       }
       double sum = 0;
       for (int i = 0; i < p.k; ++i) {
-        const float inA = p.opA == CUBLAS_OP_N ? a[static_cast<size_t>(i) * p.lda + row]
-                                               : a[static_cast<size_t>(row) * p.lda + i];
+        const float inA =
+            p.opA == CUBLAS_OP_N ? a[static_cast<size_t>(i) * p.lda + row] : a[static_cast<size_t>(row) * p.lda + i];
         const float inB = p.opB == CUBLAS_OP_N ? b[static_cast<size_t>(column) * p.ldb + i]
                                                : b[static_cast<size_t>(i) * p.ldb + column];
         sum += static_cast<double>(inA) * inB;
@@ -105,10 +102,10 @@ void noProductIsNoAccess(cublasHandle_t handle) {
   const float one = 1;
   const float zero = 0;
   Buffer<float> c(16);
-  EXPECT(cublasSgemm(handle, CUBLAS_OP_N, CUBLAS_OP_N, 0, 4, 4, &one, nullptr, 1, nullptr, 4, &zero,
-                     nullptr, 1) == CUBLAS_STATUS_SUCCESS);
-  EXPECT(cublasSgemm(handle, CUBLAS_OP_N, CUBLAS_OP_N, 4, 4, 4, &zero, nullptr, 4, nullptr, 4,
-                     &zero, c.data(), 4) == CUBLAS_STATUS_SUCCESS);
+  EXPECT(cublasSgemm(handle, CUBLAS_OP_N, CUBLAS_OP_N, 0, 4, 4, &one, nullptr, 1, nullptr, 4, &zero, nullptr, 1) ==
+      CUBLAS_STATUS_SUCCESS);
+  EXPECT(cublasSgemm(handle, CUBLAS_OP_N, CUBLAS_OP_N, 4, 4, 4, &zero, nullptr, 4, nullptr, 4, &zero, c.data(), 4) ==
+      CUBLAS_STATUS_SUCCESS);
   EXPECT(c.download() == std::vector<float>(16, 0.0f));
 }
 
@@ -129,8 +126,8 @@ void badArgumentsAreRefused(cublasHandle_t good) {
   cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
   cublasGemmAlgo_t algorithm = CUBLAS_GEMM_DEFAULT;
   const auto gemm = [&] {
-    return cublasGemmEx(handle, opA, n, m, 16, k, alpha, inA, type, lda, inB, CUDA_R_32F, ldb, &one,
-                        inC, CUDA_R_32F, ldc, compute, algorithm);
+    return cublasGemmEx(handle, opA, n, m, 16, k, alpha, inA, type, lda, inB, CUDA_R_32F, ldb, &one, inC, CUDA_R_32F,
+        ldc, compute, algorithm);
   };
   // Changes one argument, calls, and puts it back.
   const auto with = [&](auto& argument, auto value) {
@@ -157,10 +154,8 @@ void badArgumentsAreRefused(cublasHandle_t good) {
   m = k = 0;
   EXPECT(with(lda, 0) == CUBLAS_STATUS_INVALID_VALUE);
   EXPECT(with(ldb, 0) == CUBLAS_STATUS_INVALID_VALUE);
-  EXPECT(cublasSgemm(nullptr, n, n, 1, 1, 1, &one, inA, 1, inB, 1, &one, inC, 1) ==
-         CUBLAS_STATUS_NOT_INITIALIZED);
-  EXPECT(cublasSgemm(good, n, n, 1, 1, -1, &one, inA, 1, inB, 1, &one, inC, 1) ==
-         CUBLAS_STATUS_INVALID_VALUE);
+  EXPECT(cublasSgemm(nullptr, n, n, 1, 1, 1, &one, inA, 1, inB, 1, &one, inC, 1) == CUBLAS_STATUS_NOT_INITIALIZED);
+  EXPECT(cublasSgemm(good, n, n, 1, 1, -1, &one, inA, 1, inB, 1, &one, inC, 1) == CUBLAS_STATUS_INVALID_VALUE);
   EXPECT(cudaGetLastError() == cudaSuccess);
 }
 
@@ -179,12 +174,10 @@ void handlesAndStatuses() {
   EXPECT(cublasDestroy(handle) == CUBLAS_STATUS_SUCCESS);
   EXPECT(cublasDestroy(handle) == CUBLAS_STATUS_NOT_INITIALIZED);
   EXPECT(cublasDestroy(nullptr) == CUBLAS_STATUS_NOT_INITIALIZED);
-  EXPECT(std::strcmp(cublasGetStatusName(CUBLAS_STATUS_NOT_SUPPORTED),
-                     "CUBLAS_STATUS_NOT_SUPPORTED") == 0);
-  EXPECT(std::strcmp(cublasGetStatusString(CUBLAS_STATUS_EXECUTION_FAILED),
-                     "the function failed to launch on the GPU") == 0);
-  EXPECT(std::strcmp(cublasGetStatusName(static_cast<cublasStatus_t>(99)), "unrecognized status") ==
-         0);
+  EXPECT(std::strcmp(cublasGetStatusName(CUBLAS_STATUS_NOT_SUPPORTED), "CUBLAS_STATUS_NOT_SUPPORTED") == 0);
+  EXPECT(std::strcmp(
+             cublasGetStatusString(CUBLAS_STATUS_EXECUTION_FAILED), "the function failed to launch on the GPU") == 0);
+  EXPECT(std::strcmp(cublasGetStatusName(static_cast<cublasStatus_t>(99)), "unrecognized status") == 0);
 }
 
 void capturesHoldProducts(cublasHandle_t handle) {
@@ -199,8 +192,7 @@ void capturesHoldProducts(cublasHandle_t handle) {
   float alpha = 2;
   float beta = 0;
   const auto square = [&] {
-    return cublasSgemm(handle, CUBLAS_OP_N, CUBLAS_OP_N, 2, 2, 2, &alpha, a.data(), 2, a.data(), 2,
-                       &beta, c.data(), 2);
+    return cublasSgemm(handle, CUBLAS_OP_N, CUBLAS_OP_N, 2, 2, 2, &alpha, a.data(), 2, a.data(), 2, &beta, c.data(), 2);
   };
   EXPECT(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal) == cudaSuccess);
   EXPECT(square() == CUBLAS_STATUS_SUCCESS);
@@ -244,9 +236,8 @@ int commit(const std::string& fault, cublasHandle_t handle) {
   a.upload(std::vector<float>(64, 1.0f));
   const float* in = fault == "host-pointer" ? host : a.data();
   float* out = c.data() + (fault == "past-end" ? 1 : 0);
-  if (cublasGemmEx(handle, CUBLAS_OP_N, CUBLAS_OP_N, 8, 8, 8, &one, a.data(), CUDA_R_32F, 8, in,
-                   CUDA_R_32F, 8, &zero, out, CUDA_R_32F, 8, CUBLAS_COMPUTE_32F,
-                   CUBLAS_GEMM_DEFAULT) != CUBLAS_STATUS_SUCCESS) {
+  if (cublasGemmEx(handle, CUBLAS_OP_N, CUBLAS_OP_N, 8, 8, 8, &one, a.data(), CUDA_R_32F, 8, in, CUDA_R_32F, 8, &zero,
+          out, CUDA_R_32F, 8, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT) != CUBLAS_STATUS_SUCCESS) {
     return 3;
   }
   if (c.download()[63] == 8.0f) return 0;

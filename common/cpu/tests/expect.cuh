@@ -25,22 +25,18 @@ inline int report() {
 template <class T>
 class Buffer {
  public:
-  explicit Buffer(size_t count) : count_(count) {
-    EXPECT(cudaMalloc(&data_, count * sizeof(T)) == cudaSuccess);
-  }
+  explicit Buffer(size_t count) : count_(count) { EXPECT(cudaMalloc(&data_, count * sizeof(T)) == cudaSuccess); }
   ~Buffer() { cudaFree(data_); }
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
 
   T* data() const { return data_; }
   void upload(const std::vector<T>& values) {
-    EXPECT(cudaMemcpy(data_, values.data(), count_ * sizeof(T), cudaMemcpyHostToDevice) ==
-           cudaSuccess);
+    EXPECT(cudaMemcpy(data_, values.data(), count_ * sizeof(T), cudaMemcpyHostToDevice) == cudaSuccess);
   }
   std::vector<T> download() const {
     std::vector<T> values(count_);
-    EXPECT(cudaMemcpy(values.data(), data_, count_ * sizeof(T), cudaMemcpyDeviceToHost) ==
-           cudaSuccess);
+    EXPECT(cudaMemcpy(values.data(), data_, count_ * sizeof(T), cudaMemcpyDeviceToHost) == cudaSuccess);
     return values;
   }
 

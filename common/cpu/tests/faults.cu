@@ -100,8 +100,7 @@ __global__ void readDynamicAt(float* data, long offset) {
   const bool other = blockIdx.x == 2 && threadIdx.x == 7;
   const long own = threadIdx.x * sizeof(float);
   *reinterpret_cast<float*>(bytes + own) = 1.0f;
-  data[blockIdx.x * kThreads + threadIdx.x] =
-      *reinterpret_cast<const float*>(bytes + (other ? offset : own));
+  data[blockIdx.x * kThreads + threadIdx.x] = *reinterpret_cast<const float*>(bytes + (other ? offset : own));
 }
 
 // Tiles come by asynchronous copies, kStages - 1 ahead; each thread reads what another copied. The
@@ -131,16 +130,7 @@ __global__ void sumTiles(const float* tiles, float* sums) {
   sums[blockIdx.x * kThreads + thread] = sum;
 }
 
-enum class BadCopy {
-  kSize,
-  kZeros,
-  kAlignment,
-  kFromShared,
-  kFromPastEnd,
-  kToDevice,
-  kPastShared,
-  kNoWait
-};
+enum class BadCopy { kSize, kZeros, kAlignment, kFromShared, kFromPastEnd, kToDevice, kPastShared, kNoWait };
 __global__ void copyBadly(BadCopy how, const float* data, float* out) {
   extern __shared__ float tile[];  // 8 of them
   const bool bad = blockIdx.x == 2 && threadIdx.x == 7;
@@ -165,8 +155,7 @@ __global__ void copyBadly(BadCopy how, const float* data, float* out) {
 // The check of a day: every element as wanted, NaN included.
 int compare(const float* device, const std::vector<float>& want, const char* kernel) {
   std::vector<float> got(want.size());
-  if (cudaMemcpy(got.data(), device, got.size() * sizeof(float), cudaMemcpyDeviceToHost) !=
-      cudaSuccess) {
+  if (cudaMemcpy(got.data(), device, got.size() * sizeof(float), cudaMemcpyDeviceToHost) != cudaSuccess) {
     return 3;
   }
   for (size_t i = 0; i < want.size(); ++i) {
@@ -253,8 +242,7 @@ int run(const std::string& fault) {
     }
     float* in = nullptr;
     if (cudaMalloc(&in, kCount * sizeof(float)) != cudaSuccess ||
-        cudaMemcpy(in, tiles.data(), kCount * sizeof(float), cudaMemcpyHostToDevice) !=
-            cudaSuccess) {
+        cudaMemcpy(in, tiles.data(), kCount * sizeof(float), cudaMemcpyHostToDevice) != cudaSuccess) {
       return 3;
     }
     if (fault == "pipeline-none") {
@@ -271,12 +259,10 @@ int run(const std::string& fault) {
     result = compare(out, want, "sumTiles");
     if (cudaFree(in) != cudaSuccess) return 3;
   } else if (fault.rfind("copy-", 0) == 0) {
-    const char* const names[] = {"copy-size",        "copy-zeros",         "copy-alignment",
-                                 "copy-from-shared", "copy-from-past-end", "copy-to-device",
-                                 "copy-past-shared", "copy-no-wait"};
+    const char* const names[] = {"copy-size", "copy-zeros", "copy-alignment", "copy-from-shared", "copy-from-past-end",
+        "copy-to-device", "copy-past-shared", "copy-no-wait"};
     for (int i = 0; i < 8; ++i) {
-      if (fault == names[i])
-        copyBadly<<<kBlocks, kThreads, 32>>>(static_cast<BadCopy>(i), data, out);
+      if (fault == names[i]) copyBadly<<<kBlocks, kThreads, 32>>>(static_cast<BadCopy>(i), data, out);
     }
   } else if (fault == "leak-graph") {
     cudaStream_t stream = nullptr;
@@ -308,8 +294,8 @@ int describe() {
   mirror<true><<<1, kThreads>>>(nullptr);
   const cudaError_t launched = cudaGetLastError();
   cudaMemGetInfo(&free, &total);
-  std::printf("driver %d, count %d %s, attributes %s, launch %s, free %zu\n", driver, count,
-              cudaGetErrorName(counted), cudaGetErrorName(found), cudaGetErrorName(launched), free);
+  std::printf("driver %d, count %d %s, attributes %s, launch %s, free %zu\n", driver, count, cudaGetErrorName(counted),
+      cudaGetErrorName(found), cudaGetErrorName(launched), free);
   return 0;
 }
 

@@ -34,8 +34,8 @@ cudaStreamCaptureStatus statusOf(cudaStream_t stream) {
   return status;
 }
 
-cudaGraph_t capture(cudaStream_t stream, const std::function<void()>& work,
-                    cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal) {
+cudaGraph_t capture(
+    cudaStream_t stream, const std::function<void()>& work, cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal) {
   cudaGraph_t graph = nullptr;
   EXPECT(cudaStreamBeginCapture(stream, mode) == cudaSuccess);
   work();
@@ -58,8 +58,7 @@ void aCaptureRunsNothingAndAReplayAll() {
     add<<<2, 32, 0, stream>>>(values.data(), what);
     EXPECT(cudaGetLastError() == cudaSuccess);
     what = 100;  // arguments were copied
-    EXPECT(cudaMemcpyAsync(copied.data(), values.data(), 64 * sizeof(int), cudaMemcpyDefault,
-                           stream) == cudaSuccess);
+    EXPECT(cudaMemcpyAsync(copied.data(), values.data(), 64 * sizeof(int), cudaMemcpyDefault, stream) == cudaSuccess);
     add<<<1, 32, 0, stream>>>(values.data(), 10);
   });
   EXPECT(statusOf(stream) == cudaStreamCaptureStatusNone);
@@ -90,8 +89,7 @@ void nodesTellWhatTheyAre() {
   const cudaGraph_t graph = capture(stream, [&] {
     EXPECT(cudaMemsetAsync(values.data(), 0, 4, stream) == cudaSuccess);
     add<<<dim3(2, 3), dim3(4, 5, 1), 100, stream>>>(values.data(), 1);
-    EXPECT(cudaMemcpyAsync(values.data(), values.data() + 8, 4, cudaMemcpyDeviceToDevice, stream) ==
-           cudaSuccess);
+    EXPECT(cudaMemcpyAsync(values.data(), values.data() + 8, 4, cudaMemcpyDeviceToDevice, stream) == cudaSuccess);
   });
   size_t count = 0;
   EXPECT(cudaGraphGetNodes(graph, nullptr, &count) == cudaSuccess);
@@ -100,8 +98,7 @@ void nodesTellWhatTheyAre() {
   count = 5;
   EXPECT(cudaGraphGetNodes(graph, nodes, &count) == cudaSuccess);
   EXPECT(count == 3 && nodes[2] != nullptr && nodes[3] == nullptr);
-  const cudaGraphNodeType want[] = {cudaGraphNodeTypeMemset, cudaGraphNodeTypeKernel,
-                                    cudaGraphNodeTypeMemcpy};
+  const cudaGraphNodeType want[] = {cudaGraphNodeTypeMemset, cudaGraphNodeTypeKernel, cudaGraphNodeTypeMemcpy};
   for (int i = 0; i < 3; ++i) {
     cudaGraphNodeType type{};
     EXPECT(cudaGraphNodeGetType(nodes[i], &type) == cudaSuccess);
@@ -135,8 +132,7 @@ void aReplayLooksAtItsMemoryAgain() {
   Stream stream;
   int* gone = nullptr;
   EXPECT(cudaMalloc(&gone, 4) == cudaSuccess);
-  const cudaGraph_t graph =
-      capture(stream, [&] { EXPECT(cudaMemsetAsync(gone, 0, 4, stream) == cudaSuccess); });
+  const cudaGraph_t graph = capture(stream, [&] { EXPECT(cudaMemsetAsync(gone, 0, 4, stream) == cudaSuccess); });
   cudaGraphExec_t executable = nullptr;
   EXPECT(cudaGraphInstantiate(&executable, graph) == cudaSuccess);
   EXPECT(cudaGraphLaunch(executable, stream) == cudaSuccess);
@@ -151,10 +147,8 @@ void capturesBeginAndEndInPairs() {
   Stream stream;
   cudaGraph_t graph = nullptr;
   EXPECT(cudaStreamEndCapture(stream, &graph) == cudaErrorIllegalState);
-  EXPECT(cudaStreamBeginCapture(nullptr, cudaStreamCaptureModeGlobal) ==
-         cudaErrorStreamCaptureUnsupported);
-  EXPECT(cudaStreamBeginCapture(stream, static_cast<cudaStreamCaptureMode>(7)) ==
-         cudaErrorInvalidValue);
+  EXPECT(cudaStreamBeginCapture(nullptr, cudaStreamCaptureModeGlobal) == cudaErrorStreamCaptureUnsupported);
+  EXPECT(cudaStreamBeginCapture(stream, static_cast<cudaStreamCaptureMode>(7)) == cudaErrorInvalidValue);
   EXPECT(cudaStreamIsCapturing(stream, nullptr) == cudaErrorInvalidValue);
   EXPECT(statusOf(nullptr) == cudaStreamCaptureStatusNone);
   graph = capture(stream, [&] {
@@ -173,10 +167,10 @@ void capturesBeginAndEndInPairs() {
 struct Case {
   const char* name;
   std::function<cudaError_t()> call;
-  cudaError_t strict;    // in a capture of mode global or thread-local
-  cudaError_t relaxed;   // in a relaxed one
+  cudaError_t strict;  // in a capture of mode global or thread-local
+  cudaError_t relaxed;  // in a relaxed one
   cudaError_t blocking;  // in a strict one of a stream that the default stream waits for
-  bool ends = true;      // whether an error ends the capture
+  bool ends = true;  // whether an error ends the capture
 };
 
 constexpr cudaError_t kGood = cudaSuccess;
@@ -216,48 +210,38 @@ void capturesRefuse() {
       {"launch elsewhere", [&] { return launch(32, 0, other); }, kGood, kGood, kGood},
       {"launch on default", [&] { return launch(32, 0, nullptr); }, kGood, kGood, kImplicit},
       {"synchronize", [&] { return cudaStreamSynchronize(stream); }, kRefused, kRefused, kRefused},
-      {"synchronize other", [&] { return cudaStreamSynchronize(other); }, kRefused, kGood,
-       kRefused},
-      {"synchronize default", [&] { return cudaStreamSynchronize(nullptr); }, kRefused, kGood,
-       kImplicit},
+      {"synchronize other", [&] { return cudaStreamSynchronize(other); }, kRefused, kGood, kRefused},
+      {"synchronize default", [&] { return cudaStreamSynchronize(nullptr); }, kRefused, kGood, kImplicit},
       {"synchronize device", [&] { return cudaDeviceSynchronize(); }, kRefused, kRefused, kRefused},
       {"malloc", [&] { return cudaMalloc(&memory, 256); }, kRefused, kGood, kRefused},
       {"free", [&] { return cudaFree(std::exchange(memory, nullptr)); }, kRefused, kGood, kRefused},
       {"malloc host", [&] { return cudaMallocHost(&memory, 256); }, kRefused, kGood, kRefused},
-      {"free host", [&] { return cudaFreeHost(std::exchange(memory, nullptr)); }, kRefused, kGood,
-       kRefused},
-      {"copy", [&] { return cudaMemcpy(host, values.data(), 4, cudaMemcpyDeviceToHost); }, kGood,
-       kGood, kImplicit},
+      {"free host", [&] { return cudaFreeHost(std::exchange(memory, nullptr)); }, kRefused, kGood, kRefused},
+      {"copy", [&] { return cudaMemcpy(host, values.data(), 4, cudaMemcpyDeviceToHost); }, kGood, kGood, kImplicit},
       {"set", [&] { return cudaMemset(values.data(), 0, 4); }, kGood, kGood, kImplicit},
-      {"copy on stream",
-       [&] { return cudaMemcpyAsync(host, values.data(), 4, cudaMemcpyDeviceToHost, stream); },
-       kGood, kGood, kGood},
-      {"bad copy",
-       [&] { return cudaMemcpyAsync(host, values.data(), 4, cudaMemcpyHostToDevice, stream); },
-       kInvalid, kInvalid, kInvalid, false},
-      {"set on stream", [&] { return cudaMemsetAsync(values.data(), 0, 4, stream); }, kGood, kGood,
-       kGood},
+      {"copy on stream", [&] { return cudaMemcpyAsync(host, values.data(), 4, cudaMemcpyDeviceToHost, stream); }, kGood,
+          kGood, kGood},
+      {"bad copy", [&] { return cudaMemcpyAsync(host, values.data(), 4, cudaMemcpyHostToDevice, stream); }, kInvalid,
+          kInvalid, kInvalid, false},
+      {"set on stream", [&] { return cudaMemsetAsync(values.data(), 0, 4, stream); }, kGood, kGood, kGood},
       {"record", [&] { return cudaEventRecord(event, stream); }, kGood, kGood, kGood},
       {"record, synchronize",
-       [&] {
-         EXPECT(cudaEventRecord(event, stream) == cudaSuccess);
-         return cudaEventSynchronize(event);
-       },
-       kCaptured, kCaptured, kCaptured},
+          [&] {
+            EXPECT(cudaEventRecord(event, stream) == cudaSuccess);
+            return cudaEventSynchronize(event);
+          },
+          kCaptured, kCaptured, kCaptured},
       {"record, elapsed",
-       [&] {
-         EXPECT(cudaEventRecord(event, stream) == cudaSuccess);
-         return cudaEventElapsedTime(&milliseconds, elsewhere, event);
-       },
-       kCaptured, kCaptured, kCaptured, false},
-      {"synchronize event", [&] { return cudaEventSynchronize(elsewhere); }, kRefused, kGood,
-       kRefused},
+          [&] {
+            EXPECT(cudaEventRecord(event, stream) == cudaSuccess);
+            return cudaEventElapsedTime(&milliseconds, elsewhere, event);
+          },
+          kCaptured, kCaptured, kCaptured, false},
+      {"synchronize event", [&] { return cudaEventSynchronize(elsewhere); }, kRefused, kGood, kRefused},
       {"record other", [&] { return cudaEventRecord(elsewhere, other); }, kGood, kGood, kGood},
       {"memory info", [&] { return cudaMemGetInfo(&bytes, &bytes); }, kGood, kGood, kGood},
-      {"launch graph", [&] { return cudaGraphLaunch(executable, stream); }, kRefused, kRefused,
-       kRefused},
-      {"launch graph other", [&] { return cudaGraphLaunch(executable, other); }, kGood, kGood,
-       kGood},
+      {"launch graph", [&] { return cudaGraphLaunch(executable, stream); }, kRefused, kRefused, kRefused},
+      {"launch graph other", [&] { return cudaGraphLaunch(executable, other); }, kGood, kGood, kGood},
   };
   struct Capture {
     cudaStream_t stream;
@@ -281,8 +265,7 @@ void capturesRefuse() {
       cudaGraph_t captured = nullptr;
       const cudaError_t end = cudaStreamEndCapture(stream, &captured);
       if (!ended && captured) EXPECT(cudaGraphDestroy(captured) == cudaSuccess);
-      const bool good =
-          got == want && (captured == nullptr) == ended &&
+      const bool good = got == want && (captured == nullptr) == ended &&
           status == (ended ? cudaStreamCaptureStatusInvalidated : cudaStreamCaptureStatusActive) &&
           end == (ended ? cudaErrorStreamCaptureInvalidated : cudaSuccess);
       EXPECT(good);

@@ -28,9 +28,7 @@ Stop stopOf(Run run) {
   return {-1, ""};
 }
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 constexpr Program kTested = {7, "tested", "A program that only tests know."};
 
@@ -54,13 +52,12 @@ void testArguments() {
   expect(exitCodeOf({"--check", "--profile"}) == kExitUsage, "two modes exclude each other");
   expect(exitCodeOf({"--profile", "--json"}) == kExitUsage, "--profile has no rows to print");
   for (const char* number : {"", "x", "-1", "1x", "99999999999999999999", " "})
-    expect(exitCodeOf({"--check", "--device", number}) == kExitUsage,
-           std::string("--device refuses '") + number + "'");
+    expect(exitCodeOf({"--check", "--device", number}) == kExitUsage, std::string("--device refuses '") + number + "'");
   expect(exitCodeOf({"--check", "--device"}) == kExitUsage, "--device needs a number");
   const Stop unknown = stopOf([] { parse({"--chekc"}); });
   expect(unknown.exitCode == kExitUsage && contains(unknown.message, "'--chekc'") &&
-             contains(unknown.message, "usage: tested"),
-         "an unknown argument is named, with the usage");
+          contains(unknown.message, "usage: tested"),
+      "an unknown argument is named, with the usage");
   expect(exitCodeOf({}) == kExitSkipped, "the CPU build refuses to time, as a skip");
   expect(exitCodeOf({"--json"}) == kExitSkipped, "also as JSON");
 }
@@ -74,25 +71,24 @@ void testCompare() {
       std::vector<float> got(6, 1.0f);
       got[at] = bad;
       const Verdict verdict = compare(got.data(), 2, 3, 0.01, 0.0, wantOne);
-      const std::string place = "element " + std::to_string(at) + " (row " +
-                                std::to_string(at / 3) + ", column " + std::to_string(at % 3) + ")";
+      const std::string place = "element " + std::to_string(at) + " (row " + std::to_string(at / 3) + ", column " +
+          std::to_string(at % 3) + ")";
       expect(verdict.wrong == 1 && contains(verdict.message, place),
-             "a wrong value at " + place + " is found and placed: " + verdict.message);
+          "a wrong value at " + place + " is found and placed: " + verdict.message);
     }
   }
   for (const double reference : {double(nan), double(infinity), -double(infinity)}) {
     const std::vector<float> got(2, static_cast<float>(reference));
     const auto want = [reference](std::size_t, std::size_t) { return reference; };
     expect(compare(got.data(), 1, 2, 1.0, 1.0, want).wrong == 2,
-           "a reference that is not finite fails even against itself");
+        "a reference that is not finite fails even against itself");
     const std::vector<float> finite(2, 1.0f);
-    expect(compare(finite.data(), 1, 2, 1.0, 1.0, want).wrong == 2,
-           "a reference that is not finite allows nothing");
+    expect(compare(finite.data(), 1, 2, 1.0, 1.0, want).wrong == 2, "a reference that is not finite allows nothing");
   }
   const std::vector<float> close = {1.0f, 1.005f, 1.0f};
   const Verdict good = compare(close.data(), 1, 3, 0.01, 0.0, wantOne);
   expect(good.wrong == 0 && good.checked == 3 && std::fabs(good.worst - 0.5) < 1e-4,
-         "an error of half the tolerance passes and is reported as half");
+      "an error of half the tolerance passes and is reported as half");
   expect(compare(close.data(), 1, 3, 0.0, 0.0, wantOne).wrong == 1, "zero tolerance is exact");
   expect(compare(close.data(), 1, 3, 0.0, 0.01, wantOne).wrong == 0, "absolute tolerance counts");
   std::vector<float> poisoned(4);
@@ -100,14 +96,14 @@ void testCompare() {
   expect(compare(poisoned.data(), 1, 4, 1e30, 1e30, wantOne).wrong == 4, "poison never passes");
   const std::vector<float> digits = {0.123456789f};
   expect(contains(compare(digits.data(), 1, 1, 0, 0, wantOne).message, "got 0.123456791, want 1"),
-         "got and want are printed with nine significant digits");
+      "got and want are printed with nine significant digits");
 }
 
 void testErrors() {
   const Stop stop = stopOf([] { CUDA_CHECK(cudaSetDevice(12345)); });
   for (const char* part : {"lesson_test.cu:", "cudaSetDevice(12345)", "cudaErrorInvalidDevice"})
     expect(stop.exitCode == kExitFailed && contains(stop.message, part),
-           std::string("a failed call's message has ") + part + ": " + stop.message);
+        std::string("a failed call's message has ") + part + ": " + stop.message);
 }
 
 void testRunLesson() {
@@ -117,12 +113,8 @@ void testRunLesson() {
   const auto exitCode = [&](auto body) { return runLesson(2, argv, kTested, body); };
   expect(exitCode([](const Options&) { return 0; }) == 0, "a body that returns 0 exits 0");
   expect(exitCode([](const Options&) { return 1; }) == 1, "a body that returns 1 exits 1");
-  expect(exitCode([](const Options&) -> int {
-           throw Stop{77, ""};
-         }) == 77,
-         "a Stop's code is the exit code");
-  expect(exitCode([](const Options&) -> int { throw std::bad_alloc(); }) == 1,
-         "any other exception exits 1");
+  expect(exitCode([](const Options&) -> int { throw Stop{77, ""}; }) == 77, "a Stop's code is the exit code");
+  expect(exitCode([](const Options&) -> int { throw std::bad_alloc(); }) == 1, "any other exception exits 1");
   releaseFailed = true;
   expect(exitCode([](const Options&) { return 0; }) == 1, "a failed release exits 1");
   releaseFailed = false;
@@ -144,12 +136,11 @@ void testMemory() {
     CUDA_CHECK(cudaMemcpyAsync(host, moved, moved.bytes(), cudaMemcpyDeviceToHost, stream));
     CUDA_CHECK(cudaStreamSynchronize(stream));
     expect(std::isnan(host[0]) && std::isnan(host[host.count() - 1]),
-           "poison is a NaN from the first element to the last");
+        "poison is a NaN from the first element to the last");
   }
   CUDA_CHECK(cudaMemGetInfo(&after, &total));
   expect(during < before && after == before, "device memory goes back with its owner");
-  expect(stopOf([&] { requireDeviceMemory(total + 1); }).exitCode == kExitSkipped,
-         "too little memory is a skip");
+  expect(stopOf([&] { requireDeviceMemory(total + 1); }).exitCode == kExitSkipped, "too little memory is a skip");
   expect(stopOf([&] { requireDeviceMemory(before); }).exitCode == -1, "enough memory is enough");
 }
 
@@ -162,18 +153,17 @@ void testTiming() {
       std::this_thread::sleep_for(std::chrono::microseconds(microseconds));
     };
   };
-  const std::vector<Timing> timings =
-      measureInTurn(stream, {sleepAs('A', 3000), sleepAs('B', 6000)});
+  const std::vector<Timing> timings = measureInTurn(stream, {sleepAs('A', 3000), sleepAs('B', 6000)});
   expect(timings.size() == 2 && timings[0].samples == kSamples, "one timing per launch");
   for (const Timing& timing : timings)
     expect(timing.msMin > 0 && timing.msMin <= timing.ms && timing.ms <= timing.msMax,
-           "minimum, median and maximum are in order");
+        "minimum, median and maximum are in order");
   expect(timings[0].ms > 2.9 && timings[1].ms > 5.9 && timings[0].ms < timings[1].ms,
-         "the times are those of the launches");
+      "the times are those of the launches");
   std::string turns;
   for (int i = 0; i < kSamples; ++i) turns += "AB";
-  expect(order.size() > turns.size() && order.substr(order.size() - turns.size()) == turns,
-         "samples alternate: " + order);
+  expect(
+      order.size() > turns.size() && order.substr(order.size() - turns.size()) == turns, "samples alternate: " + order);
   const std::size_t warmups = order.find('B');
   expect(warmups >= 3, "each launch is warmed up before it is sampled");
   expect(ClockSpan{1980000, 1000000}.megahertz() == 1980.0, "cycles over nanoseconds are GHz");
@@ -181,20 +171,17 @@ void testTiming() {
 
 void testJson() {
   expect(JsonLine("row").integer("n", -5).boolean("ok", true).number("x", 0.5).str() ==
-             R"({"record":"row","n":-5,"ok":true,"x":0.5})",
-         "keys stay in the order they were added");
-  expect(JsonLine("row").text("t", "a\"b\\c\n\t\x01").str() ==
-             R"({"record":"row","t":"a\"b\\c\u000a\u0009\u0001"})",
-         "quotes, backslashes and control characters are escaped");
-  expect(JsonLine("row").integer("n", 9007199254740993).str() ==
-             R"({"record":"row","n":9007199254740993})",
-         "integers keep every digit");
-  for (const double bad :
-       {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity(),
-        -std::numeric_limits<double>::infinity()}) {
+          R"({"record":"row","n":-5,"ok":true,"x":0.5})",
+      "keys stay in the order they were added");
+  expect(JsonLine("row").text("t", "a\"b\\c\n\t\x01").str() == R"({"record":"row","t":"a\"b\\c\u000a\u0009\u0001"})",
+      "quotes, backslashes and control characters are escaped");
+  expect(JsonLine("row").integer("n", 9007199254740993).str() == R"({"record":"row","n":9007199254740993})",
+      "integers keep every digit");
+  for (const double bad : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity(),
+           -std::numeric_limits<double>::infinity()}) {
     const Stop stop = stopOf([bad] { JsonLine("row").number("rate", bad); });
     expect(stop.exitCode == kExitFailed && contains(stop.message, "'rate'"),
-           "a number that is not finite is an error that names its key");
+        "a number that is not finite is an error that names its key");
   }
 }
 

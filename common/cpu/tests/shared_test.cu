@@ -95,18 +95,17 @@ void sizesHaveTheLimitsOfAT4() {
   EXPECT(launch(101) == cudaErrorInvalidValue);
   EXPECT(cudaFuncGetAttributes(&attributes, fillDynamic) == cudaSuccess);
   EXPECT(attributes.maxDynamicSharedSizeBytes == 100);
-  EXPECT(cudaFuncSetAttribute(fillDynamic, cudaFuncAttributePreferredSharedMemoryCarveout, 101) ==
-         cudaErrorInvalidValue);
-  EXPECT(cudaFuncSetAttribute(fillDynamic, cudaFuncAttributePreferredSharedMemoryCarveout, 100) ==
-         cudaSuccess);
+  EXPECT(
+      cudaFuncSetAttribute(fillDynamic, cudaFuncAttributePreferredSharedMemoryCarveout, 101) == cudaErrorInvalidValue);
+  EXPECT(cudaFuncSetAttribute(fillDynamic, cudaFuncAttributePreferredSharedMemoryCarveout, 100) == cudaSuccess);
   cudaGetLastError();
 }
 
 void occupancyCountsSharedMemory() {
   const auto blocks = [](int threads, size_t dynamicBytes) {
     int count = -1;
-    EXPECT(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&count, reverseDynamic<int>, threads,
-                                                         dynamicBytes) == cudaSuccess);
+    EXPECT(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&count, reverseDynamic<int>, threads, dynamicBytes) ==
+        cudaSuccess);
     return count;
   };
   EXPECT(blocks(256, 0) == 4);
@@ -118,19 +117,14 @@ void occupancyCountsSharedMemory() {
   EXPECT(blocks(1025, 0) == 0);
   int count = -1;
   // The 1024 bytes that it declares count too.
-  EXPECT(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&count, fillDynamic, 32, 31 << 10) ==
-         cudaSuccess);
+  EXPECT(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&count, fillDynamic, 32, 31 << 10) == cudaSuccess);
   EXPECT(count == 0);  // its limit is 100 bytes by now
-  EXPECT(cudaFuncSetAttribute(fillDynamic, cudaFuncAttributeMaxDynamicSharedMemorySize, 48 << 10) ==
-         cudaSuccess);
-  EXPECT(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&count, fillDynamic, 32, 31 << 10) ==
-         cudaSuccess);
+  EXPECT(cudaFuncSetAttribute(fillDynamic, cudaFuncAttributeMaxDynamicSharedMemorySize, 48 << 10) == cudaSuccess);
+  EXPECT(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&count, fillDynamic, 32, 31 << 10) == cudaSuccess);
   EXPECT(count == 2);
-  EXPECT(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&count, fillDynamic, 32, (31 << 10) + 1) ==
-         cudaSuccess);
+  EXPECT(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&count, fillDynamic, 32, (31 << 10) + 1) == cudaSuccess);
   EXPECT(count == 1);
-  EXPECT(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&count, fillDynamic, 0, 0) ==
-         cudaErrorInvalidValue);
+  EXPECT(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&count, fillDynamic, 0, 0) == cudaErrorInvalidValue);
   cudaGetLastError();
 }
 
@@ -205,7 +199,7 @@ __global__ void watchCopies(const unsigned* in, unsigned* out) {
   out[5] = words[2];
   __pipeline_commit();
   for (int i = 0; i < 8; ++i) __pipeline_commit();  // batches of nothing
-  __pipeline_wait_prior(9);                         // the hardware leaves at most 8
+  __pipeline_wait_prior(9);  // the hardware leaves at most 8
   out[6] = words[2];
 }
 

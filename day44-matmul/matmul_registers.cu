@@ -1,0 +1,1473 @@
+// SPDX-License-Identifier: MIT
+//
+// Day 44: how close does a hand-written SGEMM come to cuBLAS?
+//
+// C = A B in FP32, row-major, as a ladder: a rung is one idea, its comment says what it should gain
+// on an H200 and why, the table what it gains. sgemm() picks the rung for shape and card.
+//
+//   build: nvcc -std=c++17 -O3 -arch=sm_75 -lineinfo -o matmul_registers matmul_registers.cu -lcublas
+//   run:   ./matmul_registers    (--help lists the rest)
+
+// common: includes
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <csignal>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <exception>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+using std::string, std::to_string, std::vector;
+// end common: includes
+
+#include <map>
+#include <memory>
+#include <numeric>
+#include <thread>
+
+#if !__has_include(<cublas_v2.h>) || !__has_include(<cuda_pipeline.h>)
+#error "cublas_v2.h or cuda_pipeline.h is missing: install the toolkit with cuBLAS (libcublas-dev)"
+#endif
+#include <cublas_v2.h>
+#include <cuda_pipeline.h>
+#ifndef CUDA_DAYS_CPU
+#include <cooperative_groups.h>
+#endif
+
+// The same in every day. The lesson goes on below it.
+// common: lesson
+constexpr int kExitOk = 0;
+constexpr int kExitFailed = 1;  // a check, a CUDA call or writing the output failed
+constexpr int kExitUsage = 2;  // a bad argument
+constexpr int kExitSkipped = 77;  // no usable GPU: a skip for CTest and Automake
+
+struct Stop {
+  int exitCode;
+  string message;
+};
+
+inline void checkCuda(cudaError_t status, const char* call, const char* file, int line) {
+  if (status == cudaSuccess) return;
+  throw Stop{kExitFailed,
+      string(file) + ":" + to_string(line) + ": " + call + " failed: " + cudaGetErrorName(status) + ": " +
+          cudaGetErrorString(status)};
+}
+#define CUDA_CHECK(call) checkCuda((call), #call, __FILE__, __LINE__)
+
+inline bool releaseFailed = false;
+inline void release(cudaError_t status, const char* call) {
+  if (status == cudaSuccess || std::uncaught_exceptions() > 0) return;
+  fprintf(stderr, "%s failed: %s: %s\n", call, cudaGetErrorName(status), cudaGetErrorString(status));
+  releaseFailed = true;
+}
+
+#ifdef CUDA_DAYS_CPU
+constexpr bool kOnCpu = true;
+#else
+constexpr bool kOnCpu = false;
+#endif
+
+enum class Mode { kTable, kCheck, kProfile };
+
+struct Options {
+  Mode mode = Mode::kTable;
+  bool json = false;
+  int device = 0;
+};
+
+struct Program {
+  int day;
+  const char* name;
+  const char* summary;
+};
+
+inline string usage(const Program& program) {
+  return string("usage: ") + program.name + " [--check | --profile] [--json] [--device N] [--help]\n\n" +
+      program.summary + R"(
+
+  (no argument)  check every kernel, time it, print the table
+  --check        the checks alone: without a GPU, for compute-sanitizer
+  --json         the same run as JSON lines, and nothing else on stdout
+  --profile      one launch per kernel in table order, no checks, for a profiler
+  --device N     which GPU, as the CUDA runtime counts them (default 0)
+  --help         this text
+
+exit code: 0 all checks passed, 1 a check or a call failed, 2 bad usage,
+           77 skipped: no usable GPU or not enough memory
+)";
+}
+
+inline Options parseArguments(int argc, char** argv, const Program& program) {
+  Options options;
+  const auto refuse = [&](const string& why) { throw Stop{kExitUsage, why + "\n" + usage(program)}; };
+  for (int i = 1; i < argc; ++i) {
+    const string argument = argv[i];
+    if (argument == "--help") {
+      std::fputs(usage(program).c_str(), stdout);
+      throw Stop{kExitOk, ""};
+    } else if (argument == "--check" || argument == "--profile") {
+      const Mode mode = argument == "--check" ? Mode::kCheck : Mode::kProfile;
+      if (options.mode != Mode::kTable && options.mode != mode)
+        refuse(argument + ": --check and --profile exclude each other");
+      options.mode = mode;
+    } else if (argument == "--json") {
+      options.json = true;
+    } else if (argument == "--device") {
+      if (++i == argc) refuse("--device: a device number is missing");
+      int length = 0;
+      if (std::sscanf(argv[i], "%6d%n", &options.device, &length) != 1 || argv[i][length] != '\0' || options.device < 0)
+        refuse(string("--device: '") + argv[i] + "' is not a device number (0, 1, ...)");
+    } else {
+      refuse("unknown argument '" + argument + "'");
+    }
+  }
+  if (options.json && options.mode == Mode::kProfile)
+    refuse("--json: --profile prints no rows, so there is nothing to write as JSON");
+  if (kOnCpu && options.mode == Mode::kTable)
+    throw Stop{kExitSkipped,
+        string(program.name) + " is built for the CPU, which proves results and never speed: run it with --check"};
+  return options;
+}
+
+inline void flushOutput() {
+  if (std::fflush(stdout) != 0 || std::ferror(stdout))
+    throw Stop{kExitFailed, string("cannot write to stdout: ") + std::strerror(errno)};
+}
+
+template <class Body>
+int runLesson(int argc, char** argv, const Program& program, Body body) {
+#ifdef SIGPIPE
+  std::signal(SIGPIPE, SIG_IGN);
+#endif
+  int exitCode = kExitFailed;
+  string message;
+  try {
+    errno = 0;
+    if (std::ftell(stdout) < 0 && errno == EBADF) throw Stop{kExitFailed, "stdout is closed"};
+    exitCode = body(parseArguments(argc, argv, program));
+    flushOutput();
+  } catch (const Stop& stop) {
+    exitCode = stop.exitCode;
+    message = stop.message;
+  } catch (const std::exception& error) {
+    exitCode = kExitFailed;
+    message = error.what();
+  }
+  if (std::fflush(stdout) != 0) exitCode = kExitFailed;
+  if (!message.empty()) fprintf(stderr, "%s\n", message.c_str());
+  return exitCode == kExitOk && releaseFailed ? kExitFailed : exitCode;
+}
+
+#ifndef CUDA_DAYS_REVISION
+#define CUDA_DAYS_REVISION "unknown"
+#define CUDA_DAYS_FLAGS "unknown"
+#endif
+
+struct Device {
+  cudaDeviceProp properties;
+  int driver = 0, runtime = 0;  // CUDA versions: supported, built with
+  int codeArch = 0;  // 10 * major + minor of the machine code the driver picked
+};
+
+inline string cudaVersionText(int version) { return to_string(version / 1000) + "." + to_string(version % 1000 / 10); }
+
+#ifndef __CUDA_ARCH_LIST__
+#define __CUDA_ARCH_LIST__ 0
+#endif
+
+template <class Kernel>
+Device openDevice(int index, Kernel* kernel) {
+  Device device;
+  cudaDeviceProp& gpu = device.properties;
+  CUDA_CHECK(cudaRuntimeGetVersion(&device.runtime));
+  CUDA_CHECK(cudaDriverGetVersion(&device.driver));
+  if (device.driver == 0)
+    throw Stop{kExitSkipped,
+        "no NVIDIA driver is visible (WSL: update the Windows driver; Docker: --gpus all). "
+        "Without a GPU the CPU build proves the same kernels: scripts/lessons run"};
+  int count = 0;
+  const cudaError_t found = cudaGetDeviceCount(&count);
+  const string driver = cudaVersionText(device.driver);
+  if (found == cudaErrorInsufficientDriver)
+    throw Stop{kExitFailed,
+        "the driver supports CUDA " + driver + ", this program was built with toolkit " +
+            cudaVersionText(device.runtime) + ": update the driver, or build with toolkit " + driver + " or older"};
+  if (found == cudaErrorNoDevice || (found == cudaSuccess && count == 0))
+    throw Stop{kExitSkipped, "an NVIDIA driver is here but it shows no GPU (is CUDA_VISIBLE_DEVICES set?)"};
+  CUDA_CHECK(found);
+  if (index >= count)
+    throw Stop{kExitUsage,
+        "--device " + to_string(index) + " is out of range: valid is " +
+            (count == 1 ? "0" : "0 to " + to_string(count - 1))};
+  CUDA_CHECK(cudaSetDevice(index));
+  CUDA_CHECK(cudaGetDeviceProperties(&gpu, index));
+
+  cudaFuncAttributes attributes;
+  const cudaError_t fits = cudaFuncGetAttributes(&attributes, kernel);
+  if (fits == cudaErrorNoKernelImageForDevice || fits == cudaErrorInvalidDeviceFunction ||
+      fits == cudaErrorUnsupportedPtxVersion) {
+    const string sm = to_string(10 * gpu.major + gpu.minor);
+    string held;
+    for (const int arch : {__CUDA_ARCH_LIST__}) held += (held.empty() ? "sm_" : ", sm_") + to_string(arch / 10);
+    throw Stop{kExitFailed,
+        string("this GPU (") + gpu.name + ") is sm_" + sm + ", the program holds " + held + ": build with -arch=sm_" +
+            sm + " (CMake: -DCMAKE_CUDA_ARCHITECTURES=" + sm + ")"};
+  }
+  CUDA_CHECK(fits);
+  device.codeArch = attributes.binaryVersion;
+  return device;
+}
+
+inline void requireDeviceMemory(size_t bytes) {
+  size_t free = 0;
+  size_t total = 0;
+  CUDA_CHECK(cudaMemGetInfo(&free, &total));
+  if (bytes > free)
+    throw Stop{kExitSkipped,
+        "not enough device memory: " + to_string(bytes >> 20) + " MiB needed, " + to_string(free >> 20) + " MiB free"};
+}
+
+inline void printBanner(const Device& device) {
+  const cudaDeviceProp& gpu = device.properties;
+  printf("%s%s (compute capability %d.%d), %d SMs, %.1f MiB L2\n", kOnCpu ? "" : "GPU: ", gpu.name, gpu.major,
+      gpu.minor, gpu.multiProcessorCount, gpu.l2CacheSize / 1048576.0);
+  printf("CUDA driver %s, runtime %s, code for sm_%d\n\n", cudaVersionText(device.driver).c_str(),
+      cudaVersionText(device.runtime).c_str(), device.codeArch);
+}
+
+template <class T>
+class DeviceBuffer {
+ public:
+  explicit DeviceBuffer(size_t count) : count_(count) { CUDA_CHECK(cudaMalloc(&data_, bytes())); }
+  ~DeviceBuffer() {
+    if (data_ != nullptr) release(cudaFree(data_), "cudaFree");
+  }
+  DeviceBuffer(DeviceBuffer&& other) noexcept : data_(std::exchange(other.data_, nullptr)), count_(other.count_) {}
+  operator T*() const { return data_; }
+  size_t count() const { return count_; }
+  size_t bytes() const { return count_ * sizeof(T); }
+
+ private:
+  T* data_ = nullptr;
+  size_t count_;
+};
+
+class Stream {
+ public:
+  Stream() { CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
+  ~Stream() { release(cudaStreamDestroy(stream_), "cudaStreamDestroy"); }
+  Stream(const Stream&) = delete;
+  operator cudaStream_t() const { return stream_; }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+class Event {
+ public:
+  Event() { CUDA_CHECK(cudaEventCreate(&event_)); }
+  ~Event() { release(cudaEventDestroy(event_), "cudaEventDestroy"); }
+  Event(const Event&) = delete;
+  operator cudaEvent_t() const { return event_; }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+inline void poison(void* data, size_t bytes, cudaStream_t stream) {
+  CUDA_CHECK(cudaMemsetAsync(data, 0xFF, bytes, stream));
+}
+
+struct Verdict {
+  size_t checked = 0, wrong = 0;
+  double worst = 0;  // accepted error, as a fraction of what is allowed
+  string message;
+};
+
+template <class Want>
+Verdict compare(const float* got, size_t rows, size_t columns, double relative, double absolute, Want want) {
+  Verdict verdict;
+  verdict.checked = rows * columns;
+  for (size_t row = 0; row < rows; ++row) {
+    for (size_t column = 0; column < columns; ++column) {
+      const size_t index = row * columns + column;
+      const double expected = want(row, column);
+      const double difference = got[index] - expected;
+      if (difference == 0) continue;
+      const double error = std::fabs(difference);
+      const double allowed = absolute + relative * std::fabs(expected);
+      if (!(error <= allowed) || !std::isfinite(expected)) {
+        if (verdict.wrong++ == 0) {
+          char text[200];
+          snprintf(text, sizeof text, "first wrong element %zu (row %zu, column %zu): got %.9g, want %.9g", index, row,
+              column, double(got[index]), expected);
+          verdict.message = text;
+        }
+      } else {
+        verdict.worst = std::max(verdict.worst, error / allowed);
+      }
+    }
+  }
+  return verdict;
+}
+
+using Launch = std::function<void(cudaStream_t)>;
+
+struct Timing {
+  double ms = 0, msMin = 0, msMax = 0;  // of one launch; ms is the median
+  int samples = 0, batch = 0;  // batch: launches per sample
+
+  double spreadPercent() const { return 100 * (msMax - msMin) / ms; }
+};
+
+constexpr double kSampleMs = 1, kWarmupWindowMs = 5, kWarmupLimitMs = 1000, kWarmupAgreement = 0.01;
+constexpr int kSamples = 21;
+
+inline double timeBatch(cudaStream_t stream, const Event& begin, const Event& end, const Launch& launch, int count) {
+  CUDA_CHECK(cudaEventRecord(begin, stream));
+  for (int i = 0; i < count; ++i) launch(stream);
+  CUDA_CHECK(cudaEventRecord(end, stream));
+  CUDA_CHECK(cudaEventSynchronize(end));
+  float ms = 0;
+  CUDA_CHECK(cudaEventElapsedTime(&ms, begin, end));
+  if (!std::isfinite(ms) || !(ms > 0))
+    throw Stop{kExitFailed, "timing: " + to_string(count) + " launches took " + to_string(ms) + " ms, which cannot be"};
+  return double(ms) / count;
+}
+
+inline double warmUp(cudaStream_t stream, const Event& begin, const Event& end, const Launch& launch) {
+  double previous = timeBatch(stream, begin, end, launch, 1);
+  for (double spent = previous; spent < kWarmupLimitMs;) {
+    const int count = std::max(1, int(std::ceil(kWarmupWindowMs / previous)));
+    const double now = timeBatch(stream, begin, end, launch, count);
+    spent += now * count;
+    if (std::fabs(now - previous) <= kWarmupAgreement * previous) return now;
+    previous = now;
+  }
+  return previous;
+}
+
+inline vector<Timing> measureInTurn(
+    cudaStream_t stream, const vector<Launch>& launches, int samples = kSamples, int each = 1) {
+  const Event begin;
+  const Event end;
+  vector<int> batches;
+  vector<vector<double>> times(launches.size());
+  for (const Launch& launch : launches)
+    batches.push_back(std::max(1, int(std::ceil(kSampleMs / warmUp(stream, begin, end, launch)))));
+  for (int sample = 0; sample < samples; ++sample)
+    for (size_t i = 0; i < launches.size(); ++i)
+      times[i].push_back(timeBatch(stream, begin, end, launches[i], batches[i]) / each);
+  vector<Timing> timings;
+  for (size_t i = 0; i < launches.size(); ++i) {
+    std::sort(times[i].begin(), times[i].end());
+    timings.push_back({times[i][samples / 2], times[i].front(), times[i].back(), samples, batches[i] * each});
+  }
+  return timings;
+}
+
+inline Timing measure(cudaStream_t stream, const Launch& launch) { return measureInTurn(stream, {launch}).front(); }
+
+struct ClockSpan {
+  long long cycles, nanoseconds;
+  double megahertz() const { return 1e3 * double(cycles) / nanoseconds; }
+};
+
+__device__ inline ClockSpan readClock() {
+  ClockSpan now = {0, 0};
+#ifdef __CUDA_ARCH__
+  now.cycles = clock64();
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now.nanoseconds));
+#endif
+  return now;
+}
+
+class JsonLine {
+ public:
+  explicit JsonLine(const char* record) { text("record", record); }
+
+  JsonLine& text(const char* key, const string& value) {
+    string quoted = "\"";
+    for (const char c : value) {
+      char control[8];
+      snprintf(control, sizeof control, "\\u%04x", static_cast<unsigned char>(c));
+      if (static_cast<unsigned char>(c) < 0x20) {
+        quoted += control;
+      } else {
+        if (c == '"' || c == '\\') quoted += '\\';
+        quoted += c;
+      }
+    }
+    return raw(key, quoted + "\"");
+  }
+  JsonLine& integer(const char* key, long long value) { return raw(key, to_string(value)); }
+  JsonLine& boolean(const char* key, bool value) { return raw(key, value ? "true" : "false"); }
+  JsonLine& number(const char* key, double value) {
+    if (!std::isfinite(value)) throw Stop{kExitFailed, string("JSON: '") + key + "' is not a finite number"};
+    char digits[32];
+    snprintf(digits, sizeof digits, "%.9g", value);
+    return raw(key, digits);
+  }
+  JsonLine& timing(const Timing& timing) {
+    number("ms", timing.ms).number("ms_min", timing.msMin).number("ms_max", timing.msMax);
+    return integer("samples", timing.samples).integer("batch", timing.batch);
+  }
+  JsonLine& metric(const char* name, double value, const char* unit) {
+    return text("metric", name).number("value", value).text("unit", unit);
+  }
+
+  string str() const { return "{" + body_ + "}"; }
+  void print() const {
+    printf("%s\n", str().c_str());
+    flushOutput();
+  }
+
+ private:
+  JsonLine& raw(const char* key, const string& value) {
+    if (!body_.empty()) body_ += ',';
+    body_ += string("\"") + key + "\":" + value;
+    return *this;
+  }
+
+  string body_;
+};
+
+inline void printRunRecord(const Program& program, const Device& device) {
+  const cudaDeviceProp& gpu = device.properties;
+  char uuid[48] = "GPU-";
+  for (int i = 0, at = 4; i < 16; ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) uuid[at++] = '-';
+    at += snprintf(uuid + at, sizeof uuid - at, "%02x", gpu.uuid.bytes[i] & 0xFF);
+  }
+  char pci[24];
+  snprintf(pci, sizeof pci, "%04x:%02x:%02x.0", gpu.pciDomainID, gpu.pciBusID, gpu.pciDeviceID);
+  char utc[24] = "";
+  const std::time_t now = std::time(nullptr);
+  std::strftime(utc, sizeof utc, "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&now));
+  JsonLine line("run");
+  line.integer("schema", 1).integer("day", program.day).text("program", program.name);
+  line.text("device", gpu.name).text("cc", to_string(gpu.major) + "." + to_string(gpu.minor));
+  line.integer("sms", gpu.multiProcessorCount).integer("l2_bytes", gpu.l2CacheSize);
+  line.text("driver", cudaVersionText(device.driver)).text("runtime", cudaVersionText(device.runtime));
+  line.text("arch", "sm_" + to_string(device.codeArch)).text("backend", kOnCpu ? "cpu" : "cuda");
+  line.text("uuid", uuid).text("pci", pci).text("revision", CUDA_DAYS_REVISION).text("flags", CUDA_DAYS_FLAGS);
+  line.text("utc", utc).print();
+}
+// end common: lesson
+
+// ---- Sizes and knobs ----
+
+constexpr Program kProgram = {44, "matmul_registers", "Day 44: SGEMM rung by rung, from shared tiles to above cuBLAS."};
+
+constexpr int kSizes[] = {512, 1024, 2048, 4096, 8192};
+constexpr int kLargestOnCpu = 1024;  // half of it for uniform inputs
+constexpr double kBudgetSeconds = 15;  // for all sizes, each of which is taken to cost
+constexpr double kProductsPerSize = 700;  // so many products at the FMA ceiling
+constexpr int kFewSamples = 5;  // where kSamples would cost too much
+constexpr int kAllUpTo = 2048;  // uniform inputs: every element against double; above,
+constexpr int kRandomRows = 4;  // so many whole rows, and the fast rungs alone
+constexpr double kOverL2 = 2;  // timed buffers rotate through this much, so none waits in L2
+constexpr int kGraphUpTo = 512;  // timed in replays of a graph of
+constexpr int kGraphLaunches = 100;  // launches, since launching takes as long as the work
+constexpr double kFastRate = 0.75;  // see Rung
+
+// Rungs 3 to 6. kThreadM x kThreadN outputs a thread are the reader's knob: the threads follow.
+constexpr int kThreadM = 8, kThreadN = 8;
+constexpr int kSharedTile = 16, kTile1d = 64, kTileM = 128, kTileN = 128, kTileK = 8;
+
+// C = alpha A B: A is m x k, B k x n, C m x n; ld is the distance between rows in floats. alpha is
+// no constant on purpose: see storeTile.
+struct Gemm {
+  int m, n, k;
+  const float* a;
+  int lda;
+  const float* b;
+  int ldb;
+  float* c;
+  int ldc;
+  float alpha;
+};
+
+// ---- Rungs 3 to 6: from one output a thread to 64 ----
+
+__host__ __device__ inline size_t rows(int count, int ld) { return size_t(count) * ld; }
+
+// Adds an outer product to the sums. The register file has two banks with one read a clock each, so
+// of an FMA's three operands one should still be in the operand cache: going down a column and up
+// the next (serpentine) keeps one at every step.
+template <int kRows, int kColumns>
+__device__ void multiplyAdd(float (&sum)[kRows][kColumns], const float (&a)[kRows], const float (&b)[kColumns]) {
+#pragma unroll
+  for (int j = 0; j < kColumns; ++j)
+#pragma unroll
+    for (int step = 0; step < kRows; ++step) {
+      const int i = j % 2 == 0 ? step : kRows - 1 - step;
+      sum[i][j] = fmaf(a[i], b[j], sum[i][j]);
+    }
+}
+
+// A block's work in rungs 3 to 6: kM x kN outputs, kOutM x kOutN a thread, kK steps of k at a time in
+// shared memory, kWide floats in an access.
+template <int kBlockM, int kBlockN, int kBlockK, int kRows, int kColumns, int kFloats>
+struct EarlyTile {
+  static constexpr int kM = kBlockM, kN = kBlockN, kK = kBlockK;
+  static constexpr int kOutM = kRows, kOutN = kColumns, kWide = kFloats;
+  static constexpr int kThreads = kM / kOutM * kN / kOutN, kPass = kWide * kThreads;
+  static constexpr int kSharedBytes = 0;  // beyond the static arrays
+
+  static constexpr bool isWhole() {
+    for (const int size : kSizes)
+      if (size % kM != 0 || size % kN != 0 || size % kK != 0) return false;
+    return kM % kOutM + kN % kOutN + kM * kK % kPass + kK * kN % kPass + kOutM % kWide + kOutN % kWide == 0;
+  }
+  static_assert(isWhole(), "no edge guards: tiles divide sizes, threads and passes a tile, float4 its outputs");
+  static_assert(kThreads <= 1024 && kThreads % 32 == 0, "whole warps, at most 1024 threads");
+};
+
+template <int kFloats>  // 1 or 4, aligned
+__device__ void copy(float* to, const float* from) {
+  if constexpr (kFloats == 4)
+    *reinterpret_cast<float4*>(to) = *reinterpret_cast<const float4*>(from);
+  else
+    *to = *from;
+}
+
+// Tiles of A and B come to shared memory, a warp's lanes side by side in a row; each thread then
+// multiplies for its outputs.
+template <class T>
+__device__ void multiplyShared(const Gemm& g) {
+  constexpr int kStepRow = T::kWide == 4 ? 1 : T::kK;  // in tileA: a float4 holds rows of one k,
+  constexpr int kStepK = T::kWide == 4 ? T::kM : 1;  // so A lies turned over
+  __shared__ __align__(16) float tileA[T::kM * T::kK], tileB[T::kK * T::kN];
+  const int y = threadIdx.x / (T::kN / T::kOutN) * T::kOutM;
+  const int x = threadIdx.x % (T::kN / T::kOutN) * T::kOutN;
+  const float* a = g.a + rows(blockIdx.y * T::kM, g.lda);
+  const float* b = g.b + blockIdx.x * T::kN;
+  float sum[T::kOutM][T::kOutN] = {};
+  __align__(16) float held[T::kWide];
+  for (int first = 0; first < g.k; first += T::kK) {
+    for (int pass = 0; pass < T::kM * T::kK; pass += T::kPass) {
+      const int i = pass + T::kWide * threadIdx.x;
+      copy<T::kWide>(held, a + rows(i / T::kK, g.lda) + first + i % T::kK);
+      for (int e = 0; e < T::kWide; ++e) tileA[i / T::kK * kStepRow + (i % T::kK + e) * kStepK] = held[e];
+    }
+    for (int pass = 0; pass < T::kK * T::kN; pass += T::kPass) {
+      const int i = pass + T::kWide * threadIdx.x;
+      copy<T::kWide>(&tileB[i], b + rows(first + i / T::kN, g.ldb) + i % T::kN);
+    }
+    __syncthreads();
+#pragma unroll(T::kOutN > 1 ? 2 : T::kOutM > 1 ? 4 : 8)  // more spill
+    for (int k = 0; k < T::kK; ++k) {
+      __align__(16) float inA[T::kOutM], inB[T::kOutN];
+      for (int i = 0; i < T::kOutM; i += T::kWide) copy<T::kWide>(&inA[i], &tileA[(y + i) * kStepRow + k * kStepK]);
+      for (int j = 0; j < T::kOutN; j += T::kWide) copy<T::kWide>(&inB[j], &tileB[k * T::kN + x + j]);
+      multiplyAdd(sum, inA, inB);
+    }
+    __syncthreads();  // others may still read the tiles
+  }
+  float* c = g.c + rows(blockIdx.y * T::kM + y, g.ldc) + blockIdx.x * T::kN + x;
+  for (int i = 0; i < T::kOutM; ++i)
+    for (int j = 0; j < T::kOutN; j += T::kWide) {
+      for (int e = 0; e < T::kWide; ++e) held[e] = g.alpha * sum[i][j + e];
+      copy<T::kWide>(c + rows(i, g.ldc) + j, held);
+    }
+}
+
+// Rung 3, where day 43 stops: one output a thread. Each FMA needs two shared loads, and an SM serves
+// one warp's load a clock where it could do four FMAs: an eighth of the ceiling.
+using Rung3 = EarlyTile<kSharedTile, kSharedTile, kSharedTile, 1, 1, 1>;
+__global__ void __launch_bounds__(Rung3::kThreads) matmulSharedTiled(Gemm g) { multiplyShared<Rung3>(g); }
+
+// Rung 4: a column of outputs a thread. One value of B in a register serves all of them, so 8 FMAs
+// need 9 shared loads instead of 16. Predicted x 1.8 once the grid fills the card.
+using Rung4 = EarlyTile<kTile1d, kTile1d, kTileK, kThreadM, 1, 1>;
+__global__ void __launch_bounds__(Rung4::kThreads, 2) matmulRegTile1d(Gemm g) { multiplyShared<Rung4>(g); }
+
+// Rung 5: a square of outputs a thread, 16 loads for 64 FMAs. But a thread's 8 columns lie side by
+// side, so a warp's loads of B meet in the same banks: predicted x 2, not 4.5.
+using Rung5 = EarlyTile<kTileM, kTileN, kTileK, kThreadM, kThreadN, 1>;
+__global__ void __launch_bounds__(Rung5::kThreads, 2) matmulRegTile2d(Gemm g) { multiplyShared<Rung5>(g); }
+
+// Rung 6: every access is a float4, 4 shared loads for 64 FMAs. But one takes the time of up to four
+// loads: predicted x 1.1.
+using Rung6 = EarlyTile<kTileM, kTileN, kTileK, kThreadM, kThreadN, 4>;
+__global__ void __launch_bounds__(Rung6::kThreads, 2) matmulRegTile2dVec4(Gemm g) { multiplyShared<Rung6>(g); }
+
+// ---- What the rungs above them are made of ----
+
+// float4 loads, `step` floats apart, into registers.
+template <int kFloats>
+__device__ void readWide(float (&to)[kFloats], const float* from, int step) {
+  for (int i = 0; i < kFloats; i += 4) {
+    const float4 four = *reinterpret_cast<const float4*>(from + i / 4 * step);
+    to[i] = four.x;
+    to[i + 1] = four.y;
+    to[i + 2] = four.z;
+    to[i + 3] = four.w;
+  }
+}
+__device__ inline void writeFour(float* to, float by, const float* from) {
+  *reinterpret_cast<float4*>(to) = make_float4(by * from[0], by * from[1], by * from[2], by * from[3]);
+}
+
+// A block's work: kM x kN outputs, kWarpM x 64 a warp, 8 x kOutN a thread; kK steps of k in each of
+// kStages buffers. Slices are copies of a block's warps, each with its part of k.
+template <int kBlockM, int kBlockN, int kBlockK, int kColumns, int kCopies, int kBuffers>
+struct Tile {
+  static constexpr int kM = kBlockM, kN = kBlockN, kK = kBlockK, kOutM = 8, kOutN = kColumns, kWide = 4;
+  static constexpr int kSlices = kCopies, kStages = kBuffers, kSteps = kK / kSlices;
+  static constexpr int kLanesN = 64 / kOutN, kLanesM = 32 / kLanesN, kWarpM = kOutM * kLanesM;
+  static constexpr int kWarpsM = kM / kWarpM, kWarpsN = kN / 64, kThreads = 32 * kWarpsM * kWarpsN * kSlices;
+  // Registers allow 16 warps an SM with 8 x 8 outputs a thread, 8 with 8 x 16.
+  static constexpr int kBlocksPerSm = kOutN == 8 ? 512 / kThreads : 1;
+  // Four floats of padding spread what a warp stores of A, which lies turned over, over 32 banks
+  // and keep its rows aligned.
+  static constexpr int kPitchA = kM + 4, kStageFloats = kK * (kPitchA + kN);
+  // The slices' sums meet where the tiles were.
+  static constexpr int kSharedBytes = 4 * std::max(kStages * kStageFloats, kSlices > 1 ? kSlices * kM * kN : 0);
+  // Where a thread's row i lies: in groups of four, so that a warp's loads are whole stretches.
+  __device__ static constexpr int rowOf(int i) { return i / 4 * 4 * kLanesM + i % 4; }
+
+  static_assert(kOutN == 8 || kOutN == 16, "Place maps 4 x 8 lanes or 8 x 4");
+  static_assert(kM % kWarpM == 0 && kN % 64 == 0 && kK % (8 * kSlices) == 0, "whole parts");
+  static_assert(kSharedBytes <= 64 << 10, "what a block may have on a T4");
+};
+
+// A thread's slice, and its first row and column in the tile. Lanes i and i ^ 1 share their rows,
+// i and i ^ 2 their columns: shared memory serves a 128-bit load of such pairs in 2.2 clocks, not 4.
+template <class T>
+struct Place {
+  int slice, row, column;
+
+  __device__ Place() {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const bool tall = T::kLanesM == 8;
+    const int laneM = (lane >> 1 & 1) | (lane >> 2 & (tall ? 6 : 2));
+    const int laneN = (lane & 1) | (lane >> 1 & 2) | (tall ? 0 : lane >> 2 & 4);
+    slice = T::kSlices == 1 ? 0 : warp / (T::kWarpsM * T::kWarpsN);
+    row = warp % T::kWarpsM * T::kWarpM + 4 * laneM;
+    column = warp / T::kWarpsM % T::kWarpsN * 64 + 4 * laneN;
+  }
+};
+
+// Moves on to the next buffer; returns by how much pointers into the buffers move.
+template <class T>
+__device__ int nextBuffer(int& buffer) {
+  const int before = buffer;
+  buffer = buffer == (T::kStages - 1) * T::kStageFloats ? 0 : buffer + T::kStageFloats;
+  return buffer - before;
+}
+
+enum Edge {
+  kWhole,  // whole tiles, aligned as
+  kVectors,  // pointers to 16 bytes, and k, n, leading dimensions multiples of 4
+  kScalars,  // anything: every access is one float
+};
+
+// Brings A and B into shared memory, a tile per start() and finish(). In between a value waits in
+// a register or, with kAsync (cp.async, sm_80), goes by itself, up to kStages - 1 tiles ahead. A
+// turns over on the way: its asynchronous copies are 4 bytes each.
+template <class T, Edge kEdge, bool kAsyncA, bool kAsyncB>
+class Feed {
+ public:
+  __device__ Feed(const Gemm& gemm, float* shared, int firstK, int lastK) : g(gemm) {
+    const int passRow = threadIdx.x / kLanesK;
+    const int passK = threadIdx.x % kLanesK * kWidthA + (kRowsA > T::kM ? passRow / T::kM * 8 : 0);
+    row = blockIdx.y * T::kM + passRow % T::kM;
+    if constexpr (kEdge == kVectors) row = min(row, g.m - 1);
+    k = passK;
+    fromA = g.a + rows(row, g.lda) + (firstK + passK);
+    toA = shared + passK * T::kPitchA + passRow % T::kM;
+    column = blockIdx.x * T::kN + threadIdx.x % kLanesN * kWidthB;
+    if constexpr (kEdge == kVectors) column = min(column, g.n - 4);
+    rowB = threadIdx.x / kLanesN;
+    fromB = g.b + rows(firstK + rowB, g.ldb) + column;
+    toB = shared + T::kK * T::kPitchA + threadIdx.x / kLanesN * T::kN + threadIdx.x % kLanesN * kWidthB;
+    left = lastK - firstK;
+    const bool inside = int(blockIdx.y + 1) * T::kM <= g.m && int(blockIdx.x + 1) * T::kN <= g.n;
+    guardBelow = inside ? T::kK : lastK + 1;
+  }
+
+  // Begins to load the next tile, if there is one, with zeros beyond k. Beyond m and n, where nothing
+  // is stored, kVectors repeats the last row or column; kScalars compares, in tiles at an edge.
+  __device__ void start(bool more) {
+    if (more) {
+      if (kEdge == kScalars && left < guardBelow) {
+        startNext<true>();
+      } else {
+        startNext<kEdge == kVectors>();
+      }
+      left -= T::kK;
+      if constexpr (kAsyncB) {
+        const int hop = nextBuffer<T>(started);
+        toB += hop;
+        if constexpr (kAsyncA) toA += hop;
+      }
+      fromA += T::kK;
+      fromB += rows(T::kK, g.ldb);
+    }
+    if constexpr (kAsyncA) __pipeline_commit();
+  }
+
+  // Completes the oldest tile begun, for this thread; a barrier must follow.
+  __device__ void finish() {
+    if constexpr (!kAsyncA) {
+      for (int p = 0; p < kPassesA; ++p)
+        for (int e = 0; e < 4; ++e) toA[(stepK(p) + e) * T::kPitchA + stepRow(p)] = heldA[p][e];
+      const int hop = nextBuffer<T>(finished);
+      toA += hop;
+      if constexpr (!kAsyncB) {
+        for (int p = 0; p < kPassesB; ++p) writeFour(toB + p * kRowsB * T::kN, 1, heldB[p]);
+        toB += hop;
+      }
+    }
+    if constexpr (kAsyncB) __pipeline_wait_prior(T::kStages - 2);
+  }
+
+ private:
+  template <bool kGuard>
+  __device__ void startNext() {
+    for (int p = 0; p < kPassesB; ++p)
+      load<kAsyncB, kWidthB>(toB + p * kRowsB * T::kN, fromB + rows(p * kRowsB, g.ldb), heldB[p],
+          !kGuard || (rowB + p * kRowsB < left && (kEdge == kVectors || column < g.n)));
+    if constexpr (kAsyncB && !kAsyncA) __pipeline_commit();
+    for (int p = 0; p < kPassesA; ++p)
+      load<kAsyncA, kWidthA>(toA + stepK(p) * T::kPitchA + stepRow(p), fromA + stepK(p) + rows(stepRow(p), g.lda),
+          heldA[p], !kGuard || (k + stepK(p) < left && (kEdge == kVectors || row + stepRow(p) < g.m)));
+  }
+  template <bool kAsync, int kWidth>
+  __device__ static void load(float* to, const float* from, float (&held)[4], bool reads) {
+    if constexpr (kAsync) {
+      __pipeline_memcpy_async(to, from, 4 * kWidth, reads ? 0 : 4 * kWidth);
+    } else if (reads) {
+      readWide(held, from, 4);
+    } else {
+      for (float& value : held) value = 0;
+    }
+  }
+
+  // kLanesK threads load 8 of k; a pass covers kRowsA rows (above kM: all, for several 8 of k).
+  static constexpr int kWidthA = kAsyncA ? 1 : 4, kLanesK = 8 / kWidthA, kRowsA = T::kThreads / kLanesK;
+  static constexpr int kPassesA = T::kM * T::kK / (kWidthA * T::kThreads);
+  static constexpr int kWidthB = kEdge == kScalars ? 1 : 4, kLanesN = T::kN / kWidthB;
+  static constexpr int kRowsB = T::kThreads / kLanesN, kPassesB = T::kK / kRowsB;
+  static_assert(kEdge == kWhole || (kAsyncB && (kEdge == kVectors ? kRowsA >= T::kM : kAsyncA)),
+      "edges: B is copied asynchronously; a thread has one row of A, or scalars");
+  static_assert(kPassesA * kWidthA * T::kThreads == T::kM * T::kK && kPassesB * kRowsB == T::kK &&
+          kRowsB * kLanesN == T::kThreads && (T::kM % kRowsA == 0 || kRowsA % T::kM == 0),
+      "whole passes of whole rows");
+
+  // How far pass p lies from pass 0.
+  __device__ static constexpr int stepRow(int p) { return p * kRowsA % T::kM; }
+  __device__ static constexpr int stepK(int p) { return p * kRowsA / T::kM * 8; }
+
+  const Gemm& g;
+  const float *fromA, *fromB;
+  float *toA, *toB;
+  int started = 0, finished = 0;  // buffers of the next asynchronous copies, the next stores
+  int row, k, rowB, column;  // this thread's place in pass 0; k and rowB within the tile
+  int left, guardBelow;  // of k, not yet begun; if less, every access is compared
+  float heldA[kPassesA][4] = {}, heldB[kPassesB][4] = {};
+};
+
+// The loop over k. While a step multiplies, the next step's operands come from shared memory, the
+// next tile from global memory. The barrier stands before a tile's last step, whose operands are in
+// registers already: it publishes the next tile and frees this one.
+template <class T, class TileFeed>
+__device__ void multiplyTiles(
+    TileFeed& feed, const Place<T>& at, const float* shared, int tiles, float (&sum)[T::kOutM][T::kOutN]) {
+  const float* a = shared + at.slice * T::kSteps * T::kPitchA + at.row;
+  const float* b = shared + T::kK * T::kPitchA + at.slice * T::kSteps * T::kN + at.column;
+  if constexpr (T::kStages == 1) {
+    for (int t = 0; t < tiles; ++t) {
+      feed.start(true);
+      feed.finish();
+      __syncthreads();
+#pragma unroll
+      for (int step = 0; step < T::kSteps; ++step) {
+        float inA[T::kOutM], inB[T::kOutN];
+        readWide(inA, a + step * T::kPitchA, 4 * T::kLanesM);
+        readWide(inB, b + step * T::kN, 4 * T::kLanesN);
+        multiplyAdd(sum, inA, inB);
+      }
+      __syncthreads();
+    }
+  } else {
+#pragma unroll
+    for (int stage = 0; stage < T::kStages - 1; ++stage) feed.start(stage < tiles);
+    feed.finish();
+    __syncthreads();
+    float inA[2][T::kOutM], inB[2][T::kOutN];
+    readWide(inA[0], a, 4 * T::kLanesM);
+    readWide(inB[0], b, 4 * T::kLanesN);
+    int buffer = 0;
+    for (int t = 0; t < tiles; ++t) {
+      feed.start(t + T::kStages - 1 < tiles);
+#pragma unroll
+      for (int step = 0; step < T::kSteps; ++step) {
+        if (step == T::kSteps - 1) {
+          feed.finish();
+          __syncthreads();
+          const int hop = nextBuffer<T>(buffer);
+          a += hop;
+          b += hop;
+        }
+        const int next = (step + 1) % T::kSteps;
+        readWide(inA[(step + 1) % 2], a + next * T::kPitchA, 4 * T::kLanesM);
+        readWide(inB[(step + 1) % 2], b + next * T::kN, 4 * T::kLanesN);
+        multiplyAdd(sum, inA[step % 2], inB[step % 2]);
+      }
+    }
+  }
+}
+
+template <Edge kEdge>
+__device__ void storeFour(const Gemm& g, int row, int column, float by, const float* four) {
+  float* to = g.c + rows(row, g.ldc) + column;
+  if (kEdge == kScalars) {
+    for (int e = 0; e < 4; ++e)
+      if (row < g.m && column + e < g.n) to[e] = by * four[e];
+  } else if (kEdge == kWhole || (row < g.m && column < g.n)) {
+    writeFour(to, by, four);
+  }
+}
+
+// Each slice writes its sums to shared memory, and sumSlices adds them, four at a time.
+template <class T>
+__device__ void shareSums(float alpha, const float (&sum)[T::kOutM][T::kOutN], const Place<T>& at, float* shared) {
+  float* to = shared + (at.slice * T::kM + at.row) * T::kN + at.column;
+  __syncthreads();  // what lies there may still be read
+  for (int i = 0; i < T::kOutM; ++i)
+    for (int j = 0; j < T::kOutN; j += 4) writeFour(to + T::rowOf(i) * T::kN + j * T::kLanesN, alpha, &sum[i][j]);
+  __syncthreads();
+}
+
+template <class T>
+__device__ void sumSlices(float (&total)[4], const float* shared, int i) {
+  readWide(total, shared + i, 4);
+  for (int slice = 1; slice < T::kSlices; ++slice) {
+    float four[4];
+    readWide(four, shared + slice * T::kM * T::kN + i, 4);
+    for (int e = 0; e < 4; ++e) total[e] += four[e];
+  }
+}
+
+template <class T, Edge kEdge>
+__device__ void storeShared(const Gemm& g, int i, const float (&four)[4]) {
+  storeFour<kEdge>(g, blockIdx.y * T::kM + i / T::kN, blockIdx.x * T::kN + i % T::kN, 1, four);
+}
+
+// Outputs into C. The multiplication by alpha keeps the sums out of the aligned quads of registers
+// that a float4 store of them would force: there sum[i][j] and b[j] share a bank, and an FMA runs at
+// half rate.
+template <class T, Edge kEdge>
+__device__ void storeTile(const Gemm& g, const float (&sum)[T::kOutM][T::kOutN], const Place<T>& at, float* shared) {
+  if constexpr (T::kSlices == 1) {
+    const int row = blockIdx.y * T::kM + at.row;
+    const int column = blockIdx.x * T::kN + at.column;
+    for (int i = 0; i < T::kOutM; ++i)
+      for (int j = 0; j < T::kOutN; j += 4)
+        storeFour<kEdge>(g, row + T::rowOf(i), column + j * T::kLanesN, g.alpha, &sum[i][j]);
+  } else {
+    shareSums<T>(g.alpha, sum, at, shared);
+    for (int i = 4 * threadIdx.x; i < T::kM * T::kN; i += 4 * T::kThreads) {
+      float four[4];
+      sumSlices<T>(four, shared, i);
+      storeShared<T, kEdge>(g, i, four);
+    }
+  }
+}
+
+// ---- Rungs 7 and up ----
+
+using SingleTile = Tile<128, 128, 8, 8, 1, 1>;
+using DoubleTile = Tile<128, 128, 8, 8, 1, 2>;
+using SlicedTile = Tile<64, 64, 32, 8, 4, 2>;
+using WideTile = Tile<128, 256, 8, 16, 1, 2>;
+using AheadTile = Tile<64, 64, 32, 8, 4, 3>;
+using ScalarTile = Tile<128, 128, 16, 8, 1, 3>;
+
+// Rung 7, conflict-free lanes: warps own 32 x 64 outputs and read 96 values a step where rung 6's
+// read 144, lanes share loads in pairs, A's stores do not collide. Predicted x 1.3.
+// Rung 8, double buffers: rung 7 waits a memory latency, some 600 clocks, for every 1100 of
+// arithmetic; the SM's second block hides half of that. Predicted x 1.2.
+// Rung 9, slices of k: at 1024, 128 x 128 tiles are 64 blocks for 132 SMs; 64 x 64 are 256, and
+// four slices give each 8 warps. Predicted x 2 at 1024, x 0.9 from 2048 on (less reuse). Here ends
+// what sm_75 can do.
+// Rung 10, 8 x 16 outputs, cp.async for B: a scheduler issues one instruction a clock, and 8 x 8
+// outputs spend 4 loads on 64 FMAs, at most 94 %; 8 x 16 spend 6 on 128, 95.5 %. (On a T4 an FMA
+// takes two clocks: 8 x 8 suffices.) Predicted x 1.04 from 2048.
+// Rung 11, two tiles ahead, all by cp.async, where few warps hide latency. Predicted x 1.05 to 1024.
+// Edge rungs: any m, n, k >= 1, leading dimension, alignment. Predicted price 2 %, scalars 8 %.
+template <class T, Edge kEdge, bool kAsyncA, bool kAsyncB>
+__global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm) matmulTiled(Gemm g) {
+  extern __shared__ float4 dynamicShared[];
+  float* shared = reinterpret_cast<float*>(dynamicShared);
+  const Place<T> at;
+  Feed<T, kEdge, kAsyncA, kAsyncB> feed(g, shared, 0, g.k);
+  float sum[T::kOutM][T::kOutN] = {};
+  multiplyTiles<T>(feed, at, shared, (g.k + T::kK - 1) / T::kK, sum);
+  storeTile<T, kEdge>(g, sum, at, shared);
+}
+
+// Rung 12, thread-block clusters (sm_90): at 512 even 64 x 64 tiles are only 64 blocks. Here two
+// blocks share a tile, each takes half of k and sends half a tile of sums into the other's shared
+// memory. Predicted x 2 at 512.
+constexpr int kCluster = 2;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define CLUSTER __cluster_dims__(1, 1, kCluster)
+#else
+#define CLUSTER
+#endif
+
+template <class T>
+__global__ void CLUSTER __launch_bounds__(T::kThreads, 1) matmulCluster([[maybe_unused]] Gemm g) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  extern __shared__ float4 dynamicShared[];
+  float* shared = reinterpret_cast<float*>(dynamicShared);
+  const cooperative_groups::cluster_group cluster = cooperative_groups::this_cluster();
+  const int mine = blockIdx.z;
+  constexpr int kHalf = T::kM * T::kN / kCluster;
+  __shared__ __align__(16) float inbox[kHalf];
+  float* outbox = cluster.map_shared_rank(inbox, 1 - mine);
+  cluster.barrier_arrive();
+  const Place<T> at;
+  const int depth = g.k / kCluster;
+  Feed<T, kWhole, true, true> feed(g, shared, mine * depth, (mine + 1) * depth);
+  float sum[T::kOutM][T::kOutN] = {}, four[4], more[4];
+  multiplyTiles<T>(feed, at, shared, depth / T::kK, sum);
+  shareSums<T>(g.alpha, sum, at, shared);
+  cluster.barrier_wait();  // by now the other block has started
+  for (int i = 4 * threadIdx.x; i < kHalf; i += 4 * T::kThreads) {
+    sumSlices<T>(four, shared, (1 - mine) * kHalf + i);
+    writeFour(outbox + i, 1, four);
+  }
+  cluster.sync();
+  for (int i = 4 * threadIdx.x; i < kHalf; i += 4 * T::kThreads) {
+    sumSlices<T>(four, shared, mine * kHalf + i);
+    readWide(more, inbox + i, 4);
+    for (int e = 0; e < 4; ++e) four[e] += more[e];
+    storeShared<T, kWhole>(g, mine * kHalf + i, four);
+  }
+#endif
+}
+
+// ---- The table ----
+
+struct Rung {
+  const char *variant, *symbol;
+  int needs = 0;  // compute capability
+  Edge edge = kScalars;  // which shapes it takes
+  int tileM = 1, tileN = 1, tileK = 1, blocksPerTile = 1, threads = 0, sharedBytes = 0;
+  double loads = 0;  // from shared memory, per FMA
+  double rate = 0;  // share of the FMA ceiling in full waves on an H200; 0: never chosen
+  void (*kernel)(Gemm) = nullptr;  // the front door and cuBLAS have none
+  std::map<int, double> errors = {};  // of uniform inputs, by m
+};
+
+template <class T>
+Rung rung(const char* variant, const char* symbol, int needs, double rate, void (*kernel)(Gemm), Edge edge = kWhole,
+    int blocksPerTile = 1) {
+  return {variant, symbol, needs, edge, T::kM, T::kN, T::kK * blocksPerTile, blocksPerTile, T::kThreads,
+      T::kSharedBytes, 1.0 * (T::kOutM + T::kOutN) / T::kWide / (T::kOutM * T::kOutN), rate, kernel};
+}
+template <class T, Edge kEdge, bool kAsyncA, bool kAsyncB>
+Rung tiled(const char* variant, int needs, double rate) {
+  return rung<T>(variant, "matmulTiled", needs, rate, matmulTiled<T, kEdge, kAsyncA, kAsyncB>, kEdge);
+}
+
+vector<Rung> makeRows() {
+  return {
+      rung<Rung3>("3 shared tile", "matmulSharedTiled", 0, 0, matmulSharedTiled),
+      rung<Rung4>("4 column of 8", "matmulRegTile1d", 0, 0, matmulRegTile1d),
+      rung<Rung5>("5 square of 8 x 8", "matmulRegTile2d", 0, 0, matmulRegTile2d),
+      rung<Rung6>("6 float4", "matmulRegTile2dVec4", 0, 0, matmulRegTile2dVec4),
+      tiled<SingleTile, kWhole, false, false>("7 warp tiles", 0, 0),
+      tiled<DoubleTile, kWhole, false, false>("8 double buffers", 0, 0.76),
+      tiled<SlicedTile, kWhole, false, false>("9 slices of k", 0, 0.66),
+      tiled<WideTile, kWhole, false, true>("10 8 x 16, cp.async", 80, 0.8),
+      tiled<AheadTile, kWhole, true, true>("11 two tiles ahead", 80, 0.68),
+      rung<AheadTile>("12 clusters", "matmulCluster", 90, 0.6, matmulCluster<AheadTile>, kWhole, kCluster),
+      tiled<WideTile, kVectors, false, true>("edges, float4", 0, 0.77),
+      tiled<ScalarTile, kScalars, true, true>("scalars, large", 0, 0.7),
+      tiled<SlicedTile, kScalars, true, true>("scalars, small", 0, 0.55),
+      {"sgemm()", "sgemm"},
+      {"cuBLAS", "cublasGemmEx"},
+      {"cuBLAS, pedantic", "cublasGemmEx"},
+  };
+}
+
+struct Lab {
+  Mode mode;
+  bool json;
+  int cc, sms;  // compute capability, 10 * major + minor
+  cudaStream_t stream;
+  cublasHandle_t cublas;
+  vector<Rung> rows;
+  double peak = HUGE_VAL;  // the FMA ceiling, GFLOP/s
+};
+
+bool runsOn(const Rung& row, const Lab& lab) { return row.needs <= lab.cc; }
+bool isAligned(const Gemm& g) {
+  return (uintptr_t(g.a) | uintptr_t(g.b) | uintptr_t(g.c)) % 16 == 0 && (g.lda | g.ldb | g.ldc | g.k | g.n) % 4 == 0;
+}
+bool fits(const Rung& row, const Gemm& g) {
+  const bool whole = g.m % row.tileM == 0 && g.n % row.tileN == 0 && g.k % row.tileK == 0;
+  return row.edge == kScalars || (isAligned(g) && (row.edge == kVectors || whole));
+}
+dim3 gridOf(const Rung& row, const Gemm& g) {
+  return dim3((g.n - 1) / row.tileN + 1, (g.m - 1) / row.tileM + 1, row.blocksPerTile);
+}
+// The share of SMs with work, over the run: the last wave is not full, tiles hang over the edges.
+double waveShare(const Rung& row, const Lab& lab, const Gemm& g) {
+  const dim3 grid = gridOf(row, g);
+  const double perSm = 1.0 * grid.x * grid.y * grid.z / lab.sms;
+  const double inside = 1.0 * g.m / (grid.y * row.tileM) * g.n / (grid.x * row.tileN);
+  return inside * perSm / std::ceil(perSm);
+}
+
+// The rule of the front door: of the rungs that run here and take the shape, the one with the
+// largest rate x share of SMs with work.
+double score(const Rung& row, const Lab& lab, const Gemm& g) {
+  return runsOn(row, lab) && fits(row, g) ? row.rate * waveShare(row, lab, g) : 0;
+}
+const Rung& choose(const Lab& lab, const Gemm& g) {
+  const auto less = [&](const Rung& x, const Rung& y) { return score(x, lab, g) < score(y, lab, g); };
+  return *std::max_element(lab.rows.begin(), lab.rows.end(), less);
+}
+void launch(const Rung& row, const Gemm& g, cudaStream_t stream) {
+  row.kernel<<<gridOf(row, g), row.threads, row.sharedBytes, stream>>>(g);
+}
+
+// The front door, sgemm({m, n, k, a, lda, b, ldb, c, ldc, alpha}, lab): any shape, any card.
+void sgemm(const Gemm& g, const Lab& lab) { launch(choose(lab, g), g, lab.stream); }
+
+void checkCublas(cublasStatus_t status, const char* call) {
+  if (status != CUBLAS_STATUS_SUCCESS)
+    throw Stop{kExitFailed, string(call) + " failed with cuBLAS status " + to_string(status)};
+}
+struct Cublas {
+  Cublas() { checkCublas(cublasCreate(&handle), "cublasCreate"); }
+  ~Cublas() { releaseFailed |= cublasDestroy(handle) != CUBLAS_STATUS_SUCCESS; }
+  cublasHandle_t handle = nullptr;
+};
+
+// One product by any row. cuBLAS is column-major, where our matrices read as their transposes: it
+// is asked for C^T = B^T A^T.
+bool isDoor(const Rung& row) { return row.symbol == string("sgemm"); }
+void multiply(const Rung& row, const Gemm& g, const Lab& lab) {
+  if (row.kernel != nullptr) return launch(row, g, lab.stream);
+  if (isDoor(row)) return sgemm(g, lab);
+  const bool pedantic = &row == &lab.rows.back();
+  const float zero = 0;
+  checkCublas(cublasGemmEx(lab.cublas, CUBLAS_OP_N, CUBLAS_OP_N, g.n, g.m, g.k, &g.alpha, g.b, CUDA_R_32F, g.ldb, g.a,
+                  CUDA_R_32F, g.lda, &zero, g.c, CUDA_R_32F, g.ldc,
+                  pedantic ? CUBLAS_COMPUTE_32F_PEDANTIC : CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+      "cublasGemmEx");
+}
+
+// ---- Inputs, references and checks ----
+
+// Integers: products in [-6, 6], so every sum is exact in float, in any order. A repeats after 7
+// rows, so the first 7 rows of C hold all of it, exactly, at any size. No tile or pitch is a multiple
+// of 7 or 5: what comes from a wrong place has another value.
+float integerA(int row, int column) { return float((row + 2 * column) % 7 - 3); }
+float integerB(int row, int column) { return float((3 * row + column) % 5 - 2); }
+
+// Uniform in [-1, 1): shows rounding, and is timed (integers draw less power and can run faster).
+template <int kSeed>
+float uniform(int row, int column) {
+  uint64_t bits = ((uint64_t(kSeed) << 58) + (uint64_t(row) << 29) + column + 1) * 0x9E3779B97F4A7C15u;
+  bits = (bits ^ (bits >> 32)) * 0xBF58476D1CE4E5B9u;
+  return float((bits ^ (bits >> 31)) >> 40) / 8388608.0f - 1.0f;
+}
+
+// In any order a sum is within eps k sum |a||b| <= eps k k of the exact one. Random errors do not
+// line up: beyond k = 16 eps 16 k is allowed, too little for TF32, off by 2^-11 per product.
+double allowedError(int k) { return std::ldexp(std::min(k, 16) * k, -24); }
+
+// work(i) for i in [0, count), on all cores of the host.
+template <class Work>
+void inParallel(int count, Work work) {
+  const int cores = std::thread::hardware_concurrency() | 1;  // 0 if unknown
+  vector<std::thread> threads;
+  for (int core = 0; core < cores; ++core)
+    threads.emplace_back([=] {
+      for (int i = core; i < count; i += cores) work(i);
+    });
+  for (std::thread& thread : threads) thread.join();
+}
+
+// `gap` floats of NaN, which nobody may use, lie between rows, and before the first unless that would
+// misalign all.
+struct Matrix {
+  int height, width, gap;
+  int ld = width + gap;
+  int offset = gap % 4;
+  vector<float> host = vector<float>(rows(height, ld) + offset, std::nanf(""));
+  DeviceBuffer<float> device{host.size()};
+
+  float* at(int row) { return &host[offset + rows(row, ld)]; }
+  void fill(float (*value)(int row, int column)) {
+    inParallel(height, [this, value](int row) {
+      for (int column = 0; column < width; ++column) at(row)[column] = value(row, column);
+    });
+    CUDA_CHECK(cudaMemcpy(device, host.data(), device.bytes(), cudaMemcpyHostToDevice));
+  }
+};
+
+struct Shape {
+  int m, n, k;
+};
+constexpr Shape kRagged[] = {{1, 1, 1}, {3, 3, 431}, {17, 1, 3}, {1, 17, 129}, {127, 129, 17}, {128, 127, 128},
+    {35, 79, 19}, {64, 256, 4}, {132, 260, 36}, {128, 256, 12}, {257, 300, 1}, {513, 36, 1000}, {1000, 1037, 513}};
+constexpr Shape kTimedRagged = {4097, 4095, 4093};
+
+bool takesPart(const Rung& row, const Lab& lab, const Gemm& g) {
+  return runsOn(row, lab) && fits(row, g) &&
+      (g.m <= kAllUpTo || row.rate >= kFastRate || (!row.kernel && &row != &lab.rows.back()));
+}
+
+JsonLine rowLine(const char* record, const Rung& row) {
+  return JsonLine(record).integer("day", kProgram.day).text("variant", row.variant).text("symbol", row.symbol);
+}
+
+// Prints a verdict; returns 1 for a failure.
+int report(const Rung& row, const string& size, const Verdict& verdict, const Lab& lab) {
+  const bool ok = verdict.wrong == 0;
+  if (!ok)
+    fprintf(stderr, "FAILED %s (%s, %s): %zu of %zu wrong, %s\n", row.symbol, row.variant, size.c_str(), verdict.wrong,
+        verdict.checked, verdict.message.c_str());
+  if (lab.json) {
+    JsonLine line = rowLine("check", row);
+    line.text("size", size).boolean("ok", ok).integer("checked", verdict.checked);
+    line.integer("wrong", verdict.wrong).number("worst", verdict.worst);
+    if (!ok) line.text("message", verdict.message);
+    line.print();
+  } else if (lab.mode == Mode::kCheck) {
+    printf("%-20s %-20s %-28s %9zu values, worst error %5.1f %% of allowed  %s\n", row.symbol, row.variant,
+        size.c_str(), verdict.checked, 100 * verdict.worst, ok ? "ok" : "FAILED");
+    flushOutput();
+  }
+  return !ok;
+}
+
+// An error of a launch, or of the kernel while it runs, names the kernel.
+void finish(const Rung& row, const Lab& lab) {
+  cudaError_t status = cudaGetLastError();
+  if (status == cudaSuccess) status = cudaStreamSynchronize(lab.stream);
+  if (status != cudaSuccess)
+    throw Stop{kExitFailed, string("kernel ") + row.symbol + ": " + cudaGetErrorString(status)};
+}
+
+// Checks every row that takes the shape, with integers, then with uniform numbers. C is poisoned
+// before every launch: what is not written fails, and what is written outside.
+int checkShape(Lab& lab, const Shape& s, int gap) {
+  Matrix a{s.m, s.k, gap}, b{s.k, s.n, gap}, c{s.m, s.n, gap};
+  const Gemm g = {s.m, s.n, s.k, a.device + a.offset, a.ld, b.device + b.offset, b.ld, c.device + c.offset, c.ld, 1};
+  const size_t columns = s.n;
+  const bool profiled = lab.mode == Mode::kProfile;  // launches alone
+  int failed = 0;
+  for (const bool integers : {true, false}) {
+    if (!integers && (profiled || (kOnCpu && s.m > kLargestOnCpu / 2))) continue;
+    const char* layout = gap == 0 ? "" : isAligned(g) ? " aligned" : " gaps";
+    const string size =
+        to_string(s.m) + "x" + to_string(s.n) + "x" + to_string(s.k) + (integers ? " integer" : " uniform") + layout;
+    a.fill(integers ? integerA : uniform<1>);
+    b.fill(integers ? integerB : uniform<2>);
+    const bool all = integers || s.m <= kAllUpTo;
+    const int looked = all ? s.m : kRandomRows;  // rows of C
+    const auto rowAt = [&](int i) { return all ? i : int((uniform<3>(i, 0) + 1) / 2 * s.m); };
+    vector<vector<double>> want(profiled ? 0 : integers ? std::min(s.m, 7) : looked);
+    inParallel(int(want.size()), [&](int i) {
+      want[i].assign(columns, 0);
+      for (int p = 0; p < s.k; ++p)
+        for (size_t column = 0; column < columns; ++column)
+          want[i][column] += double(a.at(rowAt(i))[p]) * b.at(p)[column];
+    });
+    const bool copied = gap > 0 || !all;
+    vector<float> got(copied ? looked * columns : 0);
+    for (Rung& row : lab.rows) {
+      if (!takesPart(row, lab, g)) continue;
+      poison(c.device, c.device.bytes(), lab.stream);
+      multiply(row, g, lab);
+      finish(row, lab);
+      if (profiled) continue;
+      CUDA_CHECK(cudaMemcpy(c.host.data(), c.device, c.device.bytes(), cudaMemcpyDeviceToHost));
+      for (int i = 0; copied && i < looked; ++i) {
+        std::copy_n(c.at(rowAt(i)), columns, &got[i * columns]);
+        if (gap > 0) std::memset(c.at(rowAt(i)), 0xFF, 4 * columns);
+      }
+      const auto expected = [&](size_t i, size_t column) { return want[integers ? i % 7 : i][column]; };
+      const double allowed = integers ? 0 : allowedError(s.k);
+      Verdict verdict = compare(copied ? got.data() : c.host.data(), looked, columns, 0, allowed, expected);
+      if (!integers && gap == 0) row.errors[s.m] = verdict.worst * allowed / (std::sqrt(s.k) / 3);
+      const auto* bytes = reinterpret_cast<const unsigned char*>(c.host.data());
+      if (gap > 0 && std::count(bytes, bytes + c.device.bytes(), 0xFF) != std::ptrdiff_t(c.device.bytes())) {
+        verdict.message += " (wrote outside of C)";
+        ++verdict.wrong;
+      }
+      failed += report(row, size, verdict, lab);
+    }
+  }
+  return failed;
+}
+
+// ---- Timing ----
+
+double gigaPerSecond(double amount, double ms) { return amount / ms * 1e-6; }
+
+int fp32LanesPerSm(int cc) { return cc <= 80 ? 64 : 128; }  // Volta, Turing, GA100; then double
+
+// The FMA ceiling: registers only, kChains independent chains a thread, one wave of blocks.
+constexpr int kPeakBlock = 256, kChains = 8, kPeakFmas = 131072;
+constexpr int kUnroll = 1024;  // FMAs a trip, so that the loop itself does not count
+constexpr float kPeakA = 0.999999f, kPeakB = 0.001f;
+
+__global__ void fmaPeak(float* out, ClockSpan* span, float a, float b) {
+  const int thread = blockIdx.x * kPeakBlock + threadIdx.x;
+  float chain[kChains];
+  for (int c = 0; c < kChains; ++c) chain[c] = float(c);
+  const ClockSpan begin = readClock();
+  for (int done = 0; done < kPeakFmas; done += kUnroll) {
+#pragma unroll
+    for (int i = 0; i < kUnroll; ++i) chain[i % kChains] = fmaf(chain[i % kChains], a, b);
+  }
+  const ClockSpan end = readClock();
+  if (thread == 0) *span = {end.cycles - begin.cycles, end.nanoseconds - begin.nanoseconds};
+  float sum = float(thread);
+  for (int c = 0; c < kChains; ++c) sum += chain[c];
+  out[thread] = sum;
+}
+
+// Checks fmaPeak against the CPU, then times it. Returns 1 for a failure.
+int measureCeiling(Lab& lab, int blocks) {
+  const DeviceBuffer<float> out(size_t(blocks) * kPeakBlock);
+  const DeviceBuffer<ClockSpan> onDevice(1);
+  const Launch launchPeak = [&](cudaStream_t s) {
+    fmaPeak<<<blocks, kPeakBlock, 0, s>>>(out, onDevice, kPeakA, kPeakB);
+  };
+  const Rung row = {"fma-peak", "fmaPeak"};
+  poison(out, out.bytes(), lab.stream);
+  launchPeak(lab.stream);
+  finish(row, lab);
+  if (lab.mode == Mode::kProfile) return 0;
+  vector<float> got(out.count());
+  CUDA_CHECK(cudaMemcpy(got.data(), out, out.bytes(), cudaMemcpyDeviceToHost));
+  float chain[kChains];
+  for (int c = 0; c < kChains; ++c) {
+    chain[c] = float(c);
+    for (int step = 0; step < kPeakFmas / kChains; ++step) chain[c] = fmaf(chain[c], kPeakA, kPeakB);
+  }
+  const auto expected = [&](size_t, size_t thread) { return std::accumulate(chain, chain + kChains, float(thread)); };
+  if (report(row, to_string(got.size()), compare(got.data(), 1, got.size(), 0, 0, expected), lab)) return 1;
+  if (lab.mode == Mode::kCheck) return 0;
+  const Timing timing = measure(lab.stream, launchPeak);
+  ClockSpan span;
+  CUDA_CHECK(cudaMemcpy(&span, onDevice, sizeof span, cudaMemcpyDeviceToHost));
+  const double flop = 2.0 * kPeakFmas * got.size();
+  const double theory = 2e-3 * span.megahertz() * fp32LanesPerSm(lab.cc) * lab.sms;
+  lab.peak = gigaPerSecond(flop, timing.ms);
+  if (!(lab.peak <= 1.02 * theory))
+    throw Stop{kExitFailed, "fmaPeak is faster than all lanes at its clock: the time is wrong"};
+  if (lab.json) {
+    JsonLine json = rowLine("ceiling", row);
+    json.timing(timing).integer("flop", int64_t(flop)).integer("bytes", 0).metric("gflops", lab.peak, "GFLOP/s");
+    json.number("clock_mhz", span.megahertz()).number("theory", theory).print();
+  } else {
+    printf("\nFMA ceiling: %.0f GFLOP/s, %.1f %% of all lanes at the measured %.0f MHz\n", lab.peak,
+        100 * lab.peak / theory, span.megahertz());
+  }
+  return 0;
+}
+
+// The model: what SMs idle in the last wave and shared loads leave of the FMA ceiling. For a warp's
+// FMA each of four schedulers needs 128 / lanes clocks and 1 + loads issue slots; all share one
+// memory pipe, 1 clock for a load, 2.2 for a float4.
+double modelShare(const Rung& row, const Lab& lab, const Gemm& g) {
+  const double fma = 128.0 / fp32LanesPerSm(lab.cc);
+  const double pipe = 4 * row.loads * (row.loads < 0.1 ? 2.2 : 1);
+  return waveShare(row, lab, g) * fma / std::max({fma, 1 + row.loads, pipe});
+}
+
+// Many launches replayed as one.
+Launch replay(cudaStream_t stream, const Launch& launch) {
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t whole = nullptr;
+  CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+  for (int i = 0; i < kGraphLaunches; ++i) launch(stream);
+  CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
+  const cudaError_t status = cudaGraphInstantiateWithFlags(&whole, graph, 0);
+  release(cudaGraphDestroy(graph), "cudaGraphDestroy");
+  CUDA_CHECK(status);
+  const auto destroy = [](cudaGraphExec_t it) { release(cudaGraphExecDestroy(it), "cudaGraphExecDestroy"); };
+  const std::shared_ptr<void> owner(whole, destroy);
+  return [owner, whole](cudaStream_t s) { CUDA_CHECK(cudaGraphLaunch(whole, s)); };
+}
+
+// Prints a row's time and cuBLAS's, sampled in turn. `best` is the rate of the best rung above.
+void printRow(const Lab& lab, const Rung& row, const Gemm& g, bool inLoop, const vector<Timing>& both, double& best) {
+  const Timing &timing = both[0], &cublas = both[1];
+  const Rung& ran = isDoor(row) ? choose(lab, g) : row;
+  const bool modelled = ran.loads > 0;
+  const double flop = 2.0 * g.m * g.n * g.k, gflops = gigaPerSecond(flop, timing.ms);
+  const double share = 100 * cublas.ms / timing.ms, fma = 100 * gflops / lab.peak;
+  const double model = 100 * modelShare(ran, lab, g), error = row.errors.at(g.m);
+  // What blocks ask global memory for, in floats per output.
+  const double floats = 1.0 * g.k / ran.tileN + 1.0 * g.k / ran.tileM + 1, intensity = g.k / (2 * floats);
+  string note = isDoor(row) ? ran.variant : "";
+  if (inLoop) note += note.empty() ? "launch loop" : ", launch loop";
+  if (lab.json) {
+    JsonLine json = rowLine("gemm", row);
+    json.integer("m", g.m).integer("n", g.n).integer("k", g.k).timing(timing);
+    json.integer("flop", int64_t(flop)).metric("gflops", gflops, "GFLOP/s");
+    json.number("cublas_ms", cublas.ms).number("cublas_percent", share).number("fma_percent", fma);
+    if (modelled) json.number("model_percent", model).number("intensity", intensity).number("loads_per_fma", ran.loads);
+    json.number("error", error);
+    if (!note.empty()) json.text("note", note);
+    return json.print();
+  }
+  printf("%-19s %9.4f %5.1f %% %8.0f %5.1f %% %4.1f %%", row.variant, timing.ms, timing.spreadPercent(), gflops, share,
+      fma);
+  if (modelled) printf(" %5.1f %% %8.1f %7.1f %6.3f", model, floats, intensity, ran.loads);
+  printf("%*.1e", modelled ? 9 : 41, error);
+  if (row.kernel != nullptr && best > 0) printf(" x %4.2f", gflops / best);
+  if (row.edge == kWhole) best = std::max(best, gflops);
+  printf("%s%s\n", note.empty() ? "" : "  ", note.c_str());
+  flushOutput();
+}
+
+// Times the rows that take the shape, each strictly in turn with cuBLAS.
+void timeShape(const Lab& lab, int l2Bytes, const Shape& s, int samples) {
+  vector<Matrix> a, b, c;
+  for (double bytes = 0; bytes < kOverL2 * l2Bytes; bytes += c.back().device.bytes()) {
+    a.push_back({s.m, s.k, 0});
+    b.push_back({s.k, s.n, 0});
+    c.push_back({s.m, s.n, 0});
+    a.back().fill(uniform<1>);
+    b.back().fill(uniform<2>);
+  }
+  size_t set = 0;
+  const auto next = [&] {
+    set = (set + 1) % a.size();
+    return Gemm{s.m, s.n, s.k, a[set].device, s.k, b[set].device, s.n, c[set].device, s.n, 1};
+  };
+  if (!lab.json)
+    printf("\nm = %d, n = %d, k = %d\n%-19s %9s %7s %8s %7s %6s %7s %8s %7s %6s %8s %6s\n", s.m, s.n, s.k, "rung", "ms",
+        "spread", "GFLOP/s", "cuBLAS", "FMA", "model", "floats/C", "FLOP/B", "loads", "error", "gain");
+  const Gemm g = next();
+  const bool replayed = s.m <= kGraphUpTo;
+  const Launch theirs = [&](cudaStream_t) { multiply(lab.rows.end()[-2], next(), lab); };
+  double best = 0;
+  for (const Rung& row : lab.rows) {
+    if (!takesPart(row, lab, g)) continue;
+    const Launch ours = [&](cudaStream_t) { multiply(row, next(), lab); };
+    if (replayed) {
+      const vector<Launch> pair = {replay(lab.stream, ours), replay(lab.stream, theirs)};
+      const auto both = measureInTurn(lab.stream, pair, samples, kGraphLaunches);
+      printRow(lab, row, g, false, both, best);
+    }
+    if (!replayed || row.kernel == nullptr) {
+      const auto both = measureInTurn(lab.stream, {ours, theirs}, samples);
+      printRow(lab, row, g, replayed, both, best);
+    }
+    CUDA_CHECK(cudaGetLastError());
+  }
+}
+
+// ---- The report ----
+
+// Prints what the compiler made of the rungs, and lets them have their shared memory.
+void prepare(const Lab& lab, int threadsPerSm) {
+  for (const Rung& row : lab.rows) {
+    if (row.kernel == nullptr) continue;
+    cudaFuncAttributes is = {};
+    int blocks = 0;
+    if (runsOn(row, lab)) {
+      CUDA_CHECK(cudaFuncSetAttribute(row.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, row.sharedBytes));
+      CUDA_CHECK(cudaFuncGetAttributes(&is, row.kernel));
+      CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, row.kernel, row.threads, row.sharedBytes));
+    }
+    if (lab.json) continue;
+    printf("%-19s %-19s %4d threads ", row.variant, row.symbol, row.threads);
+    if (runsOn(row, lab))
+      printf("%4d registers %zu spilled %6zu B shared %2d blocks/SM %3.0f %%\n", is.numRegs, is.localSizeBytes,
+          is.sharedSizeBytes + row.sharedBytes, blocks, 100.0 * blocks * row.threads / threadsPerSm);
+    else
+      printf("needs sm_%d\n", row.needs);
+  }
+}
+
+int runDay(const Options& options) {
+  const bool table = options.mode == Mode::kTable;
+  const Device device = openDevice(options.device, matmulSharedTiled);
+  const cudaDeviceProp& gpu = device.properties;
+  const int largest = kOnCpu ? kLargestOnCpu : *std::rbegin(kSizes);
+  requireDeviceMemory(size_t(6 * 4) * largest * largest);
+  const Stream stream;
+  const Cublas cublas;
+  checkCublas(cublasSetStream(cublas.handle, stream), "cublasSetStream");
+  // The CPU build has asynchronous copies and no clusters.
+  Lab lab = {options.mode, options.json, kOnCpu ? 80 : 10 * gpu.major + gpu.minor, gpu.multiProcessorCount, stream,
+      cublas.handle, makeRows()};
+  int version = 0;
+  checkCublas(cublasGetVersion(cublas.handle, &version), "cublasGetVersion");
+  if (lab.json) {
+    printRunRecord(kProgram, device);
+  } else {
+    printBanner(device);
+    printf("cuBLAS %d: cublasGemmEx, CUBLAS_COMPUTE_32F, as C^T = B^T A^T\n\n", version);
+  }
+  for (const char* name : {"NVIDIA_TF32_OVERRIDE", "CUBLAS_EMULATE_SINGLE_PRECISION"})
+    if (std::getenv(name) != nullptr) fprintf(stderr, "warning: %s is set, so cuBLAS may not compute in FP32\n", name);
+  prepare(lab, gpu.maxThreadsPerMultiProcessor);
+
+  int failed = measureCeiling(lab, kOnCpu ? 1 : lab.sms * (gpu.maxThreadsPerMultiProcessor / kPeakBlock));
+  if (lab.mode == Mode::kProfile) return checkShape(lab, {2048, 2048, 2048}, 0);
+
+  vector<std::pair<Shape, int>> shapes;  // and how many samples
+  string plan;
+  double left = kBudgetSeconds;
+  for (const int n : kSizes) {
+    double cost = kProductsPerSize * 2e-9 * n * n * n / lab.peak;
+    const int samples = cost <= left ? kSamples : kFewSamples;
+    cost *= samples / double(kSamples);
+    const bool runs = cost <= left && n <= largest;
+    plan += " " + to_string(n) + (!runs ? " left out" : table ? " x " + to_string(samples) : "");
+    if (runs) shapes.push_back({{n, n, n}, samples});
+    if (runs) left -= cost;
+  }
+  if (shapes.size() == std::size(kSizes)) shapes.push_back({kTimedRagged, kSamples});
+  if (!lab.json) printf("Sizes (x samples) estimated for %.0f s:%s\n", kBudgetSeconds, plan.c_str());
+  for (const Shape& s : kRagged)  // nothing aligned; then rows with gaps
+    failed += checkShape(lab, s, 3) + checkShape(lab, s, 4);
+  for (const auto& [shape, samples] : shapes) failed += checkShape(lab, shape, 0);
+  if (failed > 0) {
+    fprintf(stderr, "%d checks FAILED, so no products are timed\n", failed);
+    return kExitFailed;
+  }
+  if (!lab.json) printf("Every path matches the CPU reference, at every size and ragged shape.\n");
+  if (!table) return kExitOk;
+
+  for (const auto& [shape, samples] : shapes) timeShape(lab, gpu.l2CacheSize, shape, samples);
+  if (!lab.json)
+    printf(
+        "\ncuBLAS: share of its rate, sampled in turn (%d: in graph replay). model: what the last wave and shared "
+        "loads leave\n"
+        "of the FMA ceiling. error: largest of C over its typical value, sqrt(k) / 3. gain: over the best rung "
+        "above.\n",
+        kGraphUpTo);
+  return kExitOk;
+}
+
+int main(int argc, char** argv) { return runLesson(argc, argv, kProgram, runDay); }
