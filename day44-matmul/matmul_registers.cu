@@ -780,6 +780,7 @@ class Feed {
   float heldA[kPassesA][4] = {}, heldB[kPassesB][4] = {};
 };
 
+// snippet: loop
 // The loop over k. While a step multiplies, the next step's operands come from shared memory, the
 // next tile from global memory. The barrier stands before a tile's last step, whose operands are in
 // registers already: it publishes the next tile and frees this one.
@@ -830,6 +831,7 @@ __device__ void multiplyTiles(
     }
   }
 }
+// end snippet: loop
 
 template <Edge kEdge>
 __device__ void storeFour(const Gemm& g, int row, int column, float by, const float* four) {

@@ -337,9 +337,9 @@ def small_program(source_dir, build_dir, cxx, tmp_path_factory):
     return build
 
 
-@pytest.mark.parametrize("program", PROFILE_ORDER)
-def test_nothing_fails_without_a_fault(program, small_program):
-    code, output = run_check(small_program(program))
+@pytest.mark.parametrize("day", SMALLER)
+def test_a_smaller_day_passes_without_a_fault(day, small_program):
+    code, output = run_check(small_program(day.removesuffix(".cu")))
     assert code == 0, output
 
 

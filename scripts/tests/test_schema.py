@@ -50,7 +50,7 @@ def test_takes_a_ceiling_of_either_kind_and_a_check_with_either_end():
 
 @pytest.mark.parametrize(
     "size",
-    ["ragged", "full", "512x512x512 integer", "35x79x19 uniform gaps", "64x256x4 integer aligned", "1x17x129 uniform"],
+    ["ragged", "full", "512x512x512 integer", "35x79x19 uniform gaps", "64x256x4 integer aligned", "1x17x129 uniform", "270336"],
 )
 def test_takes_a_check_of_each_size(size):
     assert takes(changed(sample("check"), {"size": size}))
@@ -136,6 +136,8 @@ def test_refuses_another_record_type_s_name():
         (sample("check", ok=False), {"message": ABSENT}),
         (sample("check", ok=False), {"ok": True}),
         (sample("check"), {"size": "huge"}),
+        (sample("check"), {"size": "0"}),
+        (sample("check"), {"size": "512 integer"}),
         (sample("check"), {"size": "ragged\n"}),
         (sample("check"), {"size": "full integer"}),
         (sample("check"), {"size": "512x512x512"}),
