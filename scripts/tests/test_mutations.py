@@ -49,7 +49,7 @@ FAULTS = {
             "early rungs with A's rows and columns swapped",
             "matmulSharedTiled",
             "tileA[i / T::kK * kStepRow + (i % T::kK + e) * kStepK]",
-            "tileA[T::kWide == 4 ? i / T::kK * kStepRow + (i % T::kK + e) * kStepK : (i % T::kK) * kStepRow + i / T::kK]",
+            "tileA[kStepRow > 1 ? i % T::kK * kStepRow + i / T::kK : i / T::kK * kStepRow + (i % T::kK + e) * kStepK]",
         ),
         Fault(
             "early rungs without the last k tile",
@@ -256,7 +256,7 @@ FAULTS = {
             "step < steps; step += kUnroll",
             "step < steps; step += 2 * kUnroll",
         ),
-    ]
+    ],
 }
 pytestmark = pytest.mark.skipif(
     os.environ.get("CUDA_DAYS_BACKEND", "cpu") != "cpu", reason="planted faults run on the CPU build"

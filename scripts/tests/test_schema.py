@@ -50,7 +50,15 @@ def test_takes_a_ceiling_of_either_kind_and_a_check_with_either_end():
 
 @pytest.mark.parametrize(
     "size",
-    ["ragged", "full", "512x512x512 integer", "35x79x19 uniform gaps", "64x256x4 integer aligned", "1x17x129 uniform", "270336"],
+    [
+        "ragged",
+        "full",
+        "512x512x512 integer",
+        "35x79x19 uniform gaps",
+        "64x256x4 integer aligned",
+        "1x17x129 uniform",
+        "270336",
+    ],
 )
 def test_takes_a_check_of_each_size(size):
     assert takes(changed(sample("check"), {"size": size}))
