@@ -6,6 +6,4 @@
 #include "cuda_fp16.h"
 
 using __nv_bfloat162 = cuda_cpu::ShortPair<8, -125>;
-inline __nv_bfloat162 __floats2bfloat162_rn(float x, float y) {
-  return __nv_bfloat162::rounded(x, y);
-}
+inline __nv_bfloat162 __floats2bfloat162_rn(float x, float y) { return __nv_bfloat162::rounded(x, y); }
