@@ -91,7 +91,7 @@ constexpr Device kDevices[] = {
         cudaErrorInsufficientDriver},
     {"other-arch", "CPU, of another architecture", 40, 6, 1, 4 << 20, 16 * kGiB, 16 * kGiB, CUDART_VERSION, cudaSuccess,
         cudaErrorNoKernelImageForDevice},
-    {"small", kT4Name, 40, 7, 5, 4 << 20, 16 * kGiB, 64 << 20, CUDART_VERSION, cudaSuccess, cudaSuccess},
+    {"small", kT4Name, 40, 7, 5, 4 << 20, 16 * kGiB, 16 << 20, CUDART_VERSION, cudaSuccess, cudaSuccess},
 };
 
 // ---- Environment --------------------------------------------------------------------------------

@@ -89,10 +89,10 @@ def test_unusable_device(program, device, code, said):
         assert part in lines[0]
 
 
-@pytest.mark.parametrize("argument", ["--help", "--check"])
-def test_full_disk_is_a_failure(program, argument):
+def test_full_disk_is_a_failure(program):
     with open("/dev/full", "w") as full:
-        result = run(program, argument, stdout=full, stderr=subprocess.PIPE)
+        assert run(program, "--help", stdout=full, stderr=subprocess.PIPE).returncode == 1
+        result = run(program, "--check", stdout=full, stderr=subprocess.PIPE)
     assert result.returncode == 1
     assert "stdout" in result.stderr
 
@@ -119,7 +119,7 @@ def test_profile_launches_each_kernel_once_in_order(program):
     result = run(program, "--profile", env={"CUDA_DAYS_CPU_LOG": "1", "CUDA_DAYS_CPU_SKIP": ",".join(expected)})
     assert result.returncode == 0, result.stderr
     launches = [line.split()[3] for line in result.stderr.splitlines() if line.startswith("CPU backend: launch ")]
-    assert launches == expected
+    assert [launch.split("<")[0] for launch in launches] == expected
 
 
 @pytest.fixture(scope="module")

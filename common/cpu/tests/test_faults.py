@@ -374,7 +374,7 @@ def test_pretended_states(run, device, line):
 def test_the_small_device_has_little_free(run):
     result = run("describe", device="small", skip="mirror")
     assert result.returncode == 0
-    assert f"free {64 << 20}" in result.stdout
+    assert f"free {16 << 20}" in result.stdout
 
 
 def test_the_order_follows_the_seed(run):
