@@ -128,18 +128,14 @@ cudaError_t check(bool argumentsGood) {
 // of the dynamic linker, so that messages and CUDA_DAYS_CPU_SKIP know it. The names live as long as
 // the program.
 static Kernel named(const Kernel& spelled) {
-  Dl_info symbol;
-  if (dladdr(spelled.function, &symbol) == 0 || symbol.dli_saddr != spelled.function) {
-    return spelled;
-  }
   static std::mutex& naming = *new std::mutex;
   static auto& names = *new std::map<const void*, std::pair<std::string, std::string>>;
   std::lock_guard<std::mutex> lock(naming);
   auto [entry, isNew] = names.try_emplace(spelled.function);
   auto& [plain, full] = entry->second;
-  if (isNew) {
-    int status = 0;
-    char* demangled = abi::__cxa_demangle(symbol.dli_sname, nullptr, nullptr, &status);
+  Dl_info symbol;
+  if (isNew && dladdr(spelled.function, &symbol) != 0 && symbol.dli_saddr == spelled.function) {
+    char* demangled = abi::__cxa_demangle(symbol.dli_sname, nullptr, nullptr, nullptr);
     // "void kernel<Tile<1, 2> >(Gemm)" for a template, "kernel(Gemm)" otherwise.
     const std::string signature = demangled != nullptr ? demangled : symbol.dli_sname;
     std::free(demangled);
@@ -148,7 +144,7 @@ static Kernel named(const Kernel& spelled) {
     plain = signature.substr(begin, open - begin);
     full = signature.substr(begin, signature.rfind('(') - begin);
   }
-  if (plain == spelled.symbol) return spelled;
+  if (plain.empty() || plain == spelled.symbol) return spelled;
   return {plain.c_str(), full.c_str(), spelled.function};
 }
 
