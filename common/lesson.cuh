@@ -55,7 +55,9 @@ using std::string, std::to_string, std::vector;
 // `compare` compares got[row * columns + column] with want(row, column), a double, for all
 // elements: |got - want| <= absolute + relative * |want|. The test is written so that a NaN fails
 // (a difference is never 0 for a NaN or an infinity: inf - inf is a NaN), and a reference that is
-// not finite fails too, since it would allow anything.
+// not finite fails too, since it would allow anything. `finish` waits for what was launched last: an
+// error of the launch, or of the kernel while it runs, names the kernel. `reportCheck` says what a
+// comparison found, as the mode asks for it, and returns how many checks failed, 0 or 1.
 //
 // `timeBatch` times `count` launches back to back with events on `stream` and returns milliseconds
 // for one of them. `warmUp` launches until two successive windows agree, so that clocks have risen
@@ -134,6 +136,11 @@ exit code: 0 all checks passed, 1 a check or a call failed, 2 bad usage,
 )";
 }
 
+inline void flushOutput() {
+  if (std::fflush(stdout) != 0 || std::ferror(stdout))
+    throw Stop{kExitFailed, string("cannot write to stdout: ") + std::strerror(errno)};
+}
+
 inline Options parseArguments(int argc, char** argv, const Program& program) {
   Options options;
   const auto refuse = [&](const string& why) { throw Stop{kExitUsage, why + "\n" + usage(program)}; };
@@ -141,6 +148,7 @@ inline Options parseArguments(int argc, char** argv, const Program& program) {
     const string argument = argv[i];
     if (argument == "--help") {
       std::fputs(usage(program).c_str(), stdout);
+      flushOutput();
       throw Stop{kExitOk, ""};
     } else if (argument == "--check" || argument == "--profile") {
       const Mode mode = argument == "--check" ? Mode::kCheck : Mode::kProfile;
@@ -164,11 +172,6 @@ inline Options parseArguments(int argc, char** argv, const Program& program) {
     throw Stop{kExitSkipped,
         string(program.name) + " is built for the CPU, which proves results and never speed: run it with --check"};
   return options;
-}
-
-inline void flushOutput() {
-  if (std::fflush(stdout) != 0 || std::ferror(stdout))
-    throw Stop{kExitFailed, string("cannot write to stdout: ") + std::strerror(errno)};
 }
 
 template <class Body>
@@ -276,9 +279,7 @@ template <class T>
 class DeviceBuffer {
  public:
   explicit DeviceBuffer(size_t count) : count_(count) { CUDA_CHECK(cudaMalloc(&data_, bytes())); }
-  ~DeviceBuffer() {
-    if (data_ != nullptr) release(cudaFree(data_), "cudaFree");
-  }
+  ~DeviceBuffer() { release(cudaFree(data_), "cudaFree"); }
   DeviceBuffer(DeviceBuffer&& other) noexcept : data_(std::exchange(other.data_, nullptr)), count_(other.count_) {}
   operator T*() const { return data_; }
   size_t count() const { return count_; }
@@ -321,8 +322,8 @@ struct Verdict {
   string message;
 };
 
-template <class Want>
-Verdict compare(const float* got, size_t rows, size_t columns, double relative, double absolute, Want want) {
+template <class T, class Want>
+Verdict compare(const T* got, size_t rows, size_t columns, double relative, double absolute, Want want) {
   Verdict verdict;
   verdict.checked = rows * columns;
   for (size_t row = 0; row < rows; ++row) {
@@ -346,6 +347,12 @@ Verdict compare(const float* got, size_t rows, size_t columns, double relative, 
     }
   }
   return verdict;
+}
+
+inline void finish(const char* symbol, cudaStream_t stream) {
+  const string call = string("kernel ") + symbol;
+  checkCuda(cudaGetLastError(), call.c_str(), __FILE__, __LINE__);
+  checkCuda(cudaStreamSynchronize(stream), call.c_str(), __FILE__, __LINE__);
 }
 
 using Launch = std::function<void(cudaStream_t)>;
@@ -422,18 +429,17 @@ __device__ inline ClockSpan readClock() {
 class JsonLine {
  public:
   explicit JsonLine(const char* record) { text("record", record); }
+  JsonLine(const char* record, int day, const string& variant, const char* symbol) : JsonLine(record) {
+    integer("day", day).text("variant", variant).text("symbol", symbol);
+  }
 
   JsonLine& text(const char* key, const string& value) {
     string quoted = "\"";
-    for (const char c : value) {
-      char control[8];
-      snprintf(control, sizeof control, "\\u%04x", static_cast<unsigned char>(c));
-      if (static_cast<unsigned char>(c) < 0x20) {
-        quoted += control;
-      } else {
-        if (c == '"' || c == '\\') quoted += '\\';
-        quoted += c;
-      }
+    for (const unsigned char c : value) {
+      if (c == '"' || c == '\\') quoted += '\\';
+      char control[8] = {char(c)};
+      if (c < 0x20) snprintf(control, sizeof control, "\\u%04x", c);
+      quoted += control;
     }
     return raw(key, quoted + "\"");
   }
@@ -468,6 +474,29 @@ class JsonLine {
 
   string body_;
 };
+
+inline int reportCheck(int day, const string& variant, const char* symbol, const string& size, const Verdict& verdict,
+    Mode mode, bool json) {
+  const bool ok = verdict.wrong == 0;
+  if (!ok)
+    fprintf(stderr, "FAILED %s (%s, %s): %zu of %zu wrong, %s\n", symbol, variant.c_str(), size.c_str(), verdict.wrong,
+        verdict.checked, verdict.message.c_str());
+  if (json) {
+    JsonLine line("check", day, variant, symbol);
+    line.text("size", size)
+        .boolean("ok", ok)
+        .integer("checked", verdict.checked)
+        .integer("wrong", verdict.wrong)
+        .number("worst", verdict.worst);
+    if (!ok) line.text("message", verdict.message);
+    line.print();
+  } else if (mode == Mode::kCheck) {
+    printf("%-26s %-24s %-28s %9zu values, worst error %5.1f %% of allowed  %s\n", symbol, variant.c_str(),
+        size.c_str(), verdict.checked, 100 * verdict.worst, ok ? "ok" : "FAILED");
+    flushOutput();
+  }
+  return !ok;
+}
 
 inline void printRunRecord(const Program& program, const Device& device) {
   const cudaDeviceProp& gpu = device.properties;

@@ -107,6 +107,11 @@ exit code: 0 all checks passed, 1 a check or a call failed, 2 bad usage,
 )";
 }
 
+inline void flushOutput() {
+  if (std::fflush(stdout) != 0 || std::ferror(stdout))
+    throw Stop{kExitFailed, string("cannot write to stdout: ") + std::strerror(errno)};
+}
+
 inline Options parseArguments(int argc, char** argv, const Program& program) {
   Options options;
   const auto refuse = [&](const string& why) { throw Stop{kExitUsage, why + "\n" + usage(program)}; };
@@ -114,6 +119,7 @@ inline Options parseArguments(int argc, char** argv, const Program& program) {
     const string argument = argv[i];
     if (argument == "--help") {
       std::fputs(usage(program).c_str(), stdout);
+      flushOutput();
       throw Stop{kExitOk, ""};
     } else if (argument == "--check" || argument == "--profile") {
       const Mode mode = argument == "--check" ? Mode::kCheck : Mode::kProfile;
@@ -137,11 +143,6 @@ inline Options parseArguments(int argc, char** argv, const Program& program) {
     throw Stop{kExitSkipped,
         string(program.name) + " is built for the CPU, which proves results and never speed: run it with --check"};
   return options;
-}
-
-inline void flushOutput() {
-  if (std::fflush(stdout) != 0 || std::ferror(stdout))
-    throw Stop{kExitFailed, string("cannot write to stdout: ") + std::strerror(errno)};
 }
 
 template <class Body>
@@ -249,9 +250,7 @@ template <class T>
 class DeviceBuffer {
  public:
   explicit DeviceBuffer(size_t count) : count_(count) { CUDA_CHECK(cudaMalloc(&data_, bytes())); }
-  ~DeviceBuffer() {
-    if (data_ != nullptr) release(cudaFree(data_), "cudaFree");
-  }
+  ~DeviceBuffer() { release(cudaFree(data_), "cudaFree"); }
   DeviceBuffer(DeviceBuffer&& other) noexcept : data_(std::exchange(other.data_, nullptr)), count_(other.count_) {}
   operator T*() const { return data_; }
   size_t count() const { return count_; }
@@ -294,8 +293,8 @@ struct Verdict {
   string message;
 };
 
-template <class Want>
-Verdict compare(const float* got, size_t rows, size_t columns, double relative, double absolute, Want want) {
+template <class T, class Want>
+Verdict compare(const T* got, size_t rows, size_t columns, double relative, double absolute, Want want) {
   Verdict verdict;
   verdict.checked = rows * columns;
   for (size_t row = 0; row < rows; ++row) {
@@ -319,6 +318,12 @@ Verdict compare(const float* got, size_t rows, size_t columns, double relative, 
     }
   }
   return verdict;
+}
+
+inline void finish(const char* symbol, cudaStream_t stream) {
+  const string call = string("kernel ") + symbol;
+  checkCuda(cudaGetLastError(), call.c_str(), __FILE__, __LINE__);
+  checkCuda(cudaStreamSynchronize(stream), call.c_str(), __FILE__, __LINE__);
 }
 
 using Launch = std::function<void(cudaStream_t)>;
@@ -395,18 +400,17 @@ __device__ inline ClockSpan readClock() {
 class JsonLine {
  public:
   explicit JsonLine(const char* record) { text("record", record); }
+  JsonLine(const char* record, int day, const string& variant, const char* symbol) : JsonLine(record) {
+    integer("day", day).text("variant", variant).text("symbol", symbol);
+  }
 
   JsonLine& text(const char* key, const string& value) {
     string quoted = "\"";
-    for (const char c : value) {
-      char control[8];
-      snprintf(control, sizeof control, "\\u%04x", static_cast<unsigned char>(c));
-      if (static_cast<unsigned char>(c) < 0x20) {
-        quoted += control;
-      } else {
-        if (c == '"' || c == '\\') quoted += '\\';
-        quoted += c;
-      }
+    for (const unsigned char c : value) {
+      if (c == '"' || c == '\\') quoted += '\\';
+      char control[8] = {char(c)};
+      if (c < 0x20) snprintf(control, sizeof control, "\\u%04x", c);
+      quoted += control;
     }
     return raw(key, quoted + "\"");
   }
@@ -441,6 +445,29 @@ class JsonLine {
 
   string body_;
 };
+
+inline int reportCheck(int day, const string& variant, const char* symbol, const string& size, const Verdict& verdict,
+    Mode mode, bool json) {
+  const bool ok = verdict.wrong == 0;
+  if (!ok)
+    fprintf(stderr, "FAILED %s (%s, %s): %zu of %zu wrong, %s\n", symbol, variant.c_str(), size.c_str(), verdict.wrong,
+        verdict.checked, verdict.message.c_str());
+  if (json) {
+    JsonLine line("check", day, variant, symbol);
+    line.text("size", size)
+        .boolean("ok", ok)
+        .integer("checked", verdict.checked)
+        .integer("wrong", verdict.wrong)
+        .number("worst", verdict.worst);
+    if (!ok) line.text("message", verdict.message);
+    line.print();
+  } else if (mode == Mode::kCheck) {
+    printf("%-26s %-24s %-28s %9zu values, worst error %5.1f %% of allowed  %s\n", symbol, variant.c_str(),
+        size.c_str(), verdict.checked, 100 * verdict.worst, ok ? "ok" : "FAILED");
+    flushOutput();
+  }
+  return !ok;
+}
 
 inline void printRunRecord(const Program& program, const Device& device) {
   const cudaDeviceProp& gpu = device.properties;
@@ -630,7 +657,7 @@ struct Tile {
   static constexpr int kWarpsM = kM / kWarpM, kWarpsN = kN / 64, kThreads = 32 * kWarpsM * kWarpsN * kSlices;
   // Registers allow 16 warps an SM with 8 x 8 outputs a thread, 8 with 8 x 16.
   static constexpr int kBlocksPerSm = kOutN == 8 ? 512 / kThreads : 1;
-  // Four floats of padding spread what a warp stores of A, which lies turned over, over 32 banks
+  // Four floats of padding spread a warp's stores of A, which lies turned over, over 32 banks
   // and keep its rows aligned.
   static constexpr int kPitchA = kM + 4, kStageFloats = kK * (kPitchA + kN);
   // The slices' sums meet where the tiles were.
@@ -1086,7 +1113,7 @@ void multiply(const Rung& row, const Gemm& g, const Lab& lab) {
 float integerA(int row, int column) { return float((row + 2 * column) % 7 - 3); }
 float integerB(int row, int column) { return float((3 * row + column) % 5 - 2); }
 
-// Uniform in [-1, 1): shows rounding, and is timed (integers draw less power and can run faster).
+// Uniform in [-1, 1): shows rounding, and is timed (integers draw less power).
 template <int kSeed>
 float uniform(int row, int column) {
   uint64_t bits = ((uint64_t(kSeed) << 58) + (uint64_t(row) << 29) + column + 1) * 0x9E3779B97F4A7C15u;
@@ -1098,7 +1125,7 @@ float uniform(int row, int column) {
 // line up: beyond k = 16 eps 16 k is allowed, too little for TF32, off by 2^-11 per product.
 double allowedError(int k) { return std::ldexp(std::min(k, 16) * k, -24); }
 
-// work(i) for i in [0, count), on all cores of the host.
+// work(i) for i in [0, count), on all cores.
 template <class Work>
 void inParallel(int count, Work work) {
   const int cores = std::thread::hardware_concurrency() | 1;  // 0 if unknown
@@ -1140,40 +1167,8 @@ bool takesPart(const Rung& row, const Lab& lab, const Gemm& g) {
       (g.m <= kAllUpTo || row.rate >= kFastRate || (!row.kernel && &row != &lab.rows.back()));
 }
 
-JsonLine rowLine(const char* record, const Rung& row) {
-  return JsonLine(record).integer("day", kProgram.day).text("variant", row.variant).text("symbol", row.symbol);
-}
-
-// Prints a verdict; returns 1 for a failure.
-int report(const Rung& row, const string& size, const Verdict& verdict, const Lab& lab) {
-  const bool ok = verdict.wrong == 0;
-  if (!ok)
-    fprintf(stderr, "FAILED %s (%s, %s): %zu of %zu wrong, %s\n", row.symbol, row.variant, size.c_str(), verdict.wrong,
-        verdict.checked, verdict.message.c_str());
-  if (lab.json) {
-    JsonLine line = rowLine("check", row);
-    line.text("size", size).boolean("ok", ok).integer("checked", verdict.checked);
-    line.integer("wrong", verdict.wrong).number("worst", verdict.worst);
-    if (!ok) line.text("message", verdict.message);
-    line.print();
-  } else if (lab.mode == Mode::kCheck) {
-    printf("%-20s %-20s %-28s %9zu values, worst error %5.1f %% of allowed  %s\n", row.symbol, row.variant,
-        size.c_str(), verdict.checked, 100 * verdict.worst, ok ? "ok" : "FAILED");
-    flushOutput();
-  }
-  return !ok;
-}
-
-// An error of a launch, or of the kernel while it runs, names the kernel.
-void finish(const Rung& row, const Lab& lab) {
-  cudaError_t status = cudaGetLastError();
-  if (status == cudaSuccess) status = cudaStreamSynchronize(lab.stream);
-  if (status != cudaSuccess)
-    throw Stop{kExitFailed, string("kernel ") + row.symbol + ": " + cudaGetErrorString(status)};
-}
-
 // Checks every row that takes the shape, with integers, then with uniform numbers. C is poisoned
-// before every launch: what is not written fails, and what is written outside.
+// before each: what is not written fails, and what is written outside.
 int checkShape(Lab& lab, const Shape& s, int gap) {
   Matrix a{s.m, s.k, gap}, b{s.k, s.n, gap}, c{s.m, s.n, gap};
   const Gemm g = {s.m, s.n, s.k, a.device + a.offset, a.ld, b.device + b.offset, b.ld, c.device + c.offset, c.ld, 1};
@@ -1203,7 +1198,7 @@ int checkShape(Lab& lab, const Shape& s, int gap) {
       if (!takesPart(row, lab, g)) continue;
       poison(c.device, c.device.bytes(), lab.stream);
       multiply(row, g, lab);
-      finish(row, lab);
+      finish(row.symbol, lab.stream);
       if (profiled) continue;
       CUDA_CHECK(cudaMemcpy(c.host.data(), c.device, c.device.bytes(), cudaMemcpyDeviceToHost));
       for (int i = 0; copied && i < looked; ++i) {
@@ -1219,7 +1214,7 @@ int checkShape(Lab& lab, const Shape& s, int gap) {
         verdict.message += " (wrote outside of C)";
         ++verdict.wrong;
       }
-      failed += report(row, size, verdict, lab);
+      failed += reportCheck(kProgram.day, row.variant, row.symbol, size, verdict, lab.mode, lab.json);
     }
   }
   return failed;
@@ -1262,7 +1257,7 @@ int measureCeiling(Lab& lab, int blocks) {
   const Rung row = {"fma-peak", "fmaPeak"};
   poison(out, out.bytes(), lab.stream);
   launchPeak(lab.stream);
-  finish(row, lab);
+  finish(row.symbol, lab.stream);
   if (lab.mode == Mode::kProfile) return 0;
   vector<float> got(out.count());
   CUDA_CHECK(cudaMemcpy(got.data(), out, out.bytes(), cudaMemcpyDeviceToHost));
@@ -1272,7 +1267,8 @@ int measureCeiling(Lab& lab, int blocks) {
     for (int step = 0; step < kPeakFmas / kChains; ++step) chain[c] = fmaf(chain[c], kPeakA, kPeakB);
   }
   const auto expected = [&](size_t, size_t thread) { return std::accumulate(chain, chain + kChains, float(thread)); };
-  if (report(row, to_string(got.size()), compare(got.data(), 1, got.size(), 0, 0, expected), lab)) return 1;
+  const Verdict verdict = compare(got.data(), 1, got.size(), 0, 0, expected);
+  if (reportCheck(kProgram.day, row.variant, row.symbol, to_string(got.size()), verdict, lab.mode, lab.json)) return 1;
   if (lab.mode == Mode::kCheck) return 0;
   const Timing timing = measure(lab.stream, launchPeak);
   ClockSpan span;
@@ -1283,7 +1279,7 @@ int measureCeiling(Lab& lab, int blocks) {
   if (!(lab.peak <= 1.02 * theory))
     throw Stop{kExitFailed, "fmaPeak is faster than all lanes at its clock: the time is wrong"};
   if (lab.json) {
-    JsonLine json = rowLine("ceiling", row);
+    JsonLine json("ceiling", kProgram.day, row.variant, row.symbol);
     json.timing(timing).integer("flop", int64_t(flop)).integer("bytes", 0).metric("gflops", lab.peak, "GFLOP/s");
     json.number("clock_mhz", span.megahertz()).number("theory", theory).print();
   } else {
@@ -1302,7 +1298,6 @@ double modelShare(const Rung& row, const Lab& lab, const Gemm& g) {
   return waveShare(row, lab, g) * fma / std::max({fma, 1 + row.loads, pipe});
 }
 
-// Many launches replayed as one.
 Launch replay(cudaStream_t stream, const Launch& launch) {
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t whole = nullptr;
@@ -1330,7 +1325,7 @@ void printRow(const Lab& lab, const Rung& row, const Gemm& g, bool inLoop, const
   string note = isDoor(row) ? ran.variant : "";
   if (inLoop) note += note.empty() ? "launch loop" : ", launch loop";
   if (lab.json) {
-    JsonLine json = rowLine("gemm", row);
+    JsonLine json("gemm", kProgram.day, row.variant, row.symbol);
     json.integer("m", g.m).integer("n", g.n).integer("k", g.k).timing(timing);
     json.integer("flop", int64_t(flop)).metric("gflops", gflops, "GFLOP/s");
     json.number("cublas_ms", cublas.ms).number("cublas_percent", share).number("fma_percent", fma);

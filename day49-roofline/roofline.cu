@@ -99,6 +99,11 @@ exit code: 0 all checks passed, 1 a check or a call failed, 2 bad usage,
 )";
 }
 
+inline void flushOutput() {
+  if (std::fflush(stdout) != 0 || std::ferror(stdout))
+    throw Stop{kExitFailed, string("cannot write to stdout: ") + std::strerror(errno)};
+}
+
 inline Options parseArguments(int argc, char** argv, const Program& program) {
   Options options;
   const auto refuse = [&](const string& why) { throw Stop{kExitUsage, why + "\n" + usage(program)}; };
@@ -106,6 +111,7 @@ inline Options parseArguments(int argc, char** argv, const Program& program) {
     const string argument = argv[i];
     if (argument == "--help") {
       std::fputs(usage(program).c_str(), stdout);
+      flushOutput();
       throw Stop{kExitOk, ""};
     } else if (argument == "--check" || argument == "--profile") {
       const Mode mode = argument == "--check" ? Mode::kCheck : Mode::kProfile;
@@ -129,11 +135,6 @@ inline Options parseArguments(int argc, char** argv, const Program& program) {
     throw Stop{kExitSkipped,
         string(program.name) + " is built for the CPU, which proves results and never speed: run it with --check"};
   return options;
-}
-
-inline void flushOutput() {
-  if (std::fflush(stdout) != 0 || std::ferror(stdout))
-    throw Stop{kExitFailed, string("cannot write to stdout: ") + std::strerror(errno)};
 }
 
 template <class Body>
@@ -241,9 +242,7 @@ template <class T>
 class DeviceBuffer {
  public:
   explicit DeviceBuffer(size_t count) : count_(count) { CUDA_CHECK(cudaMalloc(&data_, bytes())); }
-  ~DeviceBuffer() {
-    if (data_ != nullptr) release(cudaFree(data_), "cudaFree");
-  }
+  ~DeviceBuffer() { release(cudaFree(data_), "cudaFree"); }
   DeviceBuffer(DeviceBuffer&& other) noexcept : data_(std::exchange(other.data_, nullptr)), count_(other.count_) {}
   operator T*() const { return data_; }
   size_t count() const { return count_; }
@@ -286,8 +285,8 @@ struct Verdict {
   string message;
 };
 
-template <class Want>
-Verdict compare(const float* got, size_t rows, size_t columns, double relative, double absolute, Want want) {
+template <class T, class Want>
+Verdict compare(const T* got, size_t rows, size_t columns, double relative, double absolute, Want want) {
   Verdict verdict;
   verdict.checked = rows * columns;
   for (size_t row = 0; row < rows; ++row) {
@@ -311,6 +310,12 @@ Verdict compare(const float* got, size_t rows, size_t columns, double relative, 
     }
   }
   return verdict;
+}
+
+inline void finish(const char* symbol, cudaStream_t stream) {
+  const string call = string("kernel ") + symbol;
+  checkCuda(cudaGetLastError(), call.c_str(), __FILE__, __LINE__);
+  checkCuda(cudaStreamSynchronize(stream), call.c_str(), __FILE__, __LINE__);
 }
 
 using Launch = std::function<void(cudaStream_t)>;
@@ -387,18 +392,17 @@ __device__ inline ClockSpan readClock() {
 class JsonLine {
  public:
   explicit JsonLine(const char* record) { text("record", record); }
+  JsonLine(const char* record, int day, const string& variant, const char* symbol) : JsonLine(record) {
+    integer("day", day).text("variant", variant).text("symbol", symbol);
+  }
 
   JsonLine& text(const char* key, const string& value) {
     string quoted = "\"";
-    for (const char c : value) {
-      char control[8];
-      snprintf(control, sizeof control, "\\u%04x", static_cast<unsigned char>(c));
-      if (static_cast<unsigned char>(c) < 0x20) {
-        quoted += control;
-      } else {
-        if (c == '"' || c == '\\') quoted += '\\';
-        quoted += c;
-      }
+    for (const unsigned char c : value) {
+      if (c == '"' || c == '\\') quoted += '\\';
+      char control[8] = {char(c)};
+      if (c < 0x20) snprintf(control, sizeof control, "\\u%04x", c);
+      quoted += control;
     }
     return raw(key, quoted + "\"");
   }
@@ -433,6 +437,29 @@ class JsonLine {
 
   string body_;
 };
+
+inline int reportCheck(int day, const string& variant, const char* symbol, const string& size, const Verdict& verdict,
+    Mode mode, bool json) {
+  const bool ok = verdict.wrong == 0;
+  if (!ok)
+    fprintf(stderr, "FAILED %s (%s, %s): %zu of %zu wrong, %s\n", symbol, variant.c_str(), size.c_str(), verdict.wrong,
+        verdict.checked, verdict.message.c_str());
+  if (json) {
+    JsonLine line("check", day, variant, symbol);
+    line.text("size", size)
+        .boolean("ok", ok)
+        .integer("checked", verdict.checked)
+        .integer("wrong", verdict.wrong)
+        .number("worst", verdict.worst);
+    if (!ok) line.text("message", verdict.message);
+    line.print();
+  } else if (mode == Mode::kCheck) {
+    printf("%-26s %-24s %-28s %9zu values, worst error %5.1f %% of allowed  %s\n", symbol, variant.c_str(),
+        size.c_str(), verdict.checked, 100 * verdict.worst, ok ? "ok" : "FAILED");
+    flushOutput();
+  }
+  return !ok;
+}
 
 inline void printRunRecord(const Program& program, const Device& device) {
   const cudaDeviceProp& gpu = device.properties;
@@ -1064,14 +1091,9 @@ struct Problem {
 // Checking
 // ---------------------------------------------------------------------------------------------
 
-// Launches a row once. An error of the launch, or of the kernel while it runs, names the kernel.
 void runRow(const Row& row, cudaStream_t stream) {
   row.launch(stream);
-  cudaError_t status = cudaGetLastError();
-  if (status == cudaSuccess) status = cudaStreamSynchronize(stream);
-  if (status != cudaSuccess)
-    throw Stop{kExitFailed,
-        std::string("kernel ") + row.symbol + ": " + cudaGetErrorName(status) + ": " + cudaGetErrorString(status)};
+  finish(row.symbol, stream);
 }
 
 // Runs every row on poisoned output and judges all of it; returns how many rows failed.
@@ -1083,29 +1105,7 @@ int checkRows(const std::vector<Row>& rows, const char* size, const Options& opt
     runRow(row, stream);
     CUDA_CHECK(cudaMemcpyAsync(staging, *row.output, row.output->bytes(), cudaMemcpyDeviceToHost, stream));
     CUDA_CHECK(cudaStreamSynchronize(stream));
-    const Verdict verdict = row.check(staging);
-    if (verdict.wrong > 0) {
-      ++failed;
-      std::fprintf(stderr, "FAILED %s (%s, %s size): %zu of %zu wrong, %s\n", row.symbol, row.variant, size,
-          verdict.wrong, verdict.checked, verdict.message.c_str());
-    }
-    if (options.json) {
-      JsonLine line("check");
-      line.integer("day", row.day)
-          .text("variant", row.variant)
-          .text("symbol", row.symbol)
-          .text("size", size)
-          .boolean("ok", verdict.wrong == 0)
-          .integer("checked", static_cast<long long>(verdict.checked))
-          .integer("wrong", static_cast<long long>(verdict.wrong))
-          .number("worst", verdict.worst);
-      if (verdict.wrong > 0) line.text("message", verdict.message);
-      line.print();
-    } else if (options.mode == Mode::kCheck) {
-      std::printf("%-26s %-20s %-6s %9zu values, worst error %5.1f %% of allowed  %s\n", row.symbol, row.variant, size,
-          verdict.checked, 100 * verdict.worst, verdict.wrong == 0 ? "ok" : "FAILED");
-      flushOutput();
-    }
+    failed += reportCheck(row.day, row.variant, row.symbol, size, row.check(staging), options.mode, options.json);
   }
   return failed;
 }
@@ -1212,10 +1212,7 @@ void printTable(const Problem& problem, const Ceilings& ceilings, const std::vec
 
 void printJson(const Problem& problem, const Ceilings& ceilings, const std::vector<Timing>& timings) {
   const auto line = [](const char* record, const Row& row, const Timing& timing) {
-    return JsonLine(record)
-        .integer("day", row.day)
-        .text("variant", row.variant)
-        .text("symbol", row.symbol)
+    return JsonLine(record, row.day, row.variant, row.symbol)
         .timing(timing)
         .integer("flop", static_cast<long long>(row.flop))
         .integer("bytes", static_cast<long long>(row.bytes));

@@ -690,7 +690,9 @@ class Bench:
         gpus = re.findall(r"^(\d+)\.(\d)$", output_of([*SMI, "--query-gpu=compute_cap"]), re.MULTILINE)
         if not gpus and not arch:
             raise Stop("no NVIDIA GPU here: nvidia-smi names none (--arch 75 if there is one, an sm_75)", EXIT_SKIPPED)
-        self.archs = [arch] if arch else sorted({major + minor for major, minor in gpus}, key=int)
+        # wgmma, without which Hopper's tensor cores do not reach their peak, is in sm_90a alone.
+        found = sorted({major + minor for major, minor in gpus}, key=int)
+        self.archs = [arch] if arch else ["90a" if capability == "90" else capability for capability in found]
         self.revision = revision or revision_of(root)
         self.driver = first_of(r"^([\d.]+)", [*SMI, "--query-gpu=driver_version"])
         self.toolkit = first_of(r"release [\d.]+, V([\d.]+)", [nvcc, "--version"])
@@ -760,7 +762,7 @@ class Bench:
 
     def resources(self, day: Day) -> list[tuple[str, str, bytes]]:
         """Ask scripts/resources.py what the compiler says about a day's kernels. Returns and raises as `counters`."""
-        words = ["scripts/resources.py", "show", "--day", str(day.number), "--arch", *self.archs]
+        words = ["scripts/resources.py", "show", "--day", str(day.number), "--arch", *(arch.rstrip("a") for arch in self.archs)]
         script = self.root / words[0]
         if not script.is_file():
             raise Stop("there is no scripts/resources.py")

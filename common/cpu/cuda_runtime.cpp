@@ -142,7 +142,10 @@ static Kernel named(const Kernel& spelled) {
     const size_t open = signature.find_first_of("<(");
     const size_t begin = signature.find_last_of(" :", open) + 1;  // npos + 1 is 0
     plain = signature.substr(begin, open - begin);
-    full = signature.substr(begin, signature.rfind('(') - begin);
+    size_t end = open;  // of the template's arguments, which may have parentheses of their own
+    for (int depth = 0; end < signature.size() && (depth > 0 || signature[end] != '('); ++end)
+      depth += signature[end] == '<' ? 1 : signature[end] == '>' ? -1 : 0;
+    full = signature.substr(begin, end - begin);
   }
   if (plain.empty() || plain == spelled.symbol) return spelled;
   return {plain.c_str(), full.c_str(), spelled.function};

@@ -356,6 +356,10 @@ T __shfl_xor_sync(unsigned mask, T value, int laneMask, int width = 32, const ch
 }
 
 inline float __fmaf_rn(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
+inline float __fadd_rn(float x, float y) { return x + y; }
+inline float __fmul_rn(float x, float y) { return x * y; }
+inline double __dadd_rn(double x, double y) { return x + y; }
+inline double __dmul_rn(double x, double y) { return x * y; }
 inline int min(int x, int y) { return x < y ? x : y; }
 inline int max(int x, int y) { return x < y ? y : x; }
 

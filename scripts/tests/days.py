@@ -1,6 +1,18 @@
 """The kernels of each day's program, in the order in which `--profile` launches them."""
 
 PROFILE_ORDER = {
+    "day30-roofline/roofline": [
+        *["streamDram"] * 8,
+        *["readSlices"] * 3,
+        *["readShared"] * 6,
+        *["arithmeticPeak"] * 10,  # on a GPU the tensor cores too
+        *["intensity"] * 12,
+        "vectorAdd",
+        "triadFp64",
+        "stencil7",
+        "matmulNaive",
+        "matmulTiled",
+    ],
     "day44-matmul/matmul_registers": [
         "fmaPeak",
         "matmulSharedTiled",
@@ -28,6 +40,7 @@ PROFILE_ORDER = {
 
 # What else a day checks and times.
 OTHER_KERNELS = {
+    "day30-roofline/roofline": [],
     "day44-matmul/matmul_registers": [
         # Each instance on its own: Edge is 0 for whole tiles, 1 for float4 edges, 2 for scalars.
         "matmulTiled<Tile<128, 128, 8, 8, 1, 1>, (Edge)0, false, false>",

@@ -89,10 +89,10 @@ def test_unusable_device(program, device, code, said):
         assert part in lines[0]
 
 
-def test_full_disk_is_a_failure(program):
+@pytest.mark.parametrize("argument", ["--help", "--check"])
+def test_full_disk_is_a_failure(program, argument):
     with open("/dev/full", "w") as full:
-        assert run(program, "--help", stdout=full, stderr=subprocess.PIPE).returncode == 1
-        result = run(program, "--check", stdout=full, stderr=subprocess.PIPE)
+        result = run(program, argument, stdout=full, stderr=subprocess.PIPE)
     assert result.returncode == 1
     assert "stdout" in result.stderr
 

@@ -38,6 +38,140 @@ SMALLER = {
 
 ADD = "out[i] = a[i] + b[i];\n}\n\n// Day 11"
 FAULTS = {
+    "day30-roofline/roofline.cu": [
+        Fault(
+            "read skips its last load",
+            "streamDram",
+            "if (i < count && kAccess != kWrite) held[k] = a[i];",
+            "if (i < count && kAccess != Access::kWrite && k < 7) held[k] = a[i];",
+        ),
+        Fault(
+            "stream stores past the end",
+            "streamDram",
+            "if (kAccess != kRead && i < count) out[i] = held[k];",
+            "if (kAccess != kRead) out[i] = held[k];",
+        ),
+        Fault(
+            "stream leaves the tail unwritten",
+            "streamDram",
+            "if (kAccess != kRead && i < count) out[i] = held[k];",
+            "if (kAccess != kRead && i < count - 1) out[i] = held[k];",
+        ),
+        Fault(
+            "triad swaps its streams",
+            "streamDram",
+            "word = fmaf(kTriadScale, other[k].at[w], word);",
+            "word = fmaf(kTriadScale, word, other[k].at[w]);",
+        ),
+        Fault(
+            "triad gives a NaN",
+            "streamDram",
+            "word = fmaf(kTriadScale, other[k].at[w], word);",
+            "word = fmaf(NAN, other[k].at[w], word);",
+        ),
+        Fault(
+            "half of the slices' trips",
+            "readSlices",
+            "for (int trip = 0; trip < trips; ++trip) {\n    uint4",
+            "for (int trip = 0; trip < trips; trip += 2) {\n    uint4",
+        ),
+        Fault(
+            "slices wrap one step late",
+            "readSlices",
+            "if (position >= slice) {",
+            "if (position > slice + step) {",
+        ),
+        Fault(
+            "slices do not rotate",
+            "readSlices",
+            "owner = owner + 1 == int(gridDim.x) ? 0 : owner + 1;",
+            "owner = owner + 0;",
+        ),
+        Fault(
+            "half of the shared trips",
+            "readShared",
+            "for (int trip = 0; trip < trips; ++trip) {\n    const int start",
+            "for (int trip = 0; trip < trips; trip += 2) {\n    const int start",
+        ),
+        Fault(
+            "shared words of another lane",
+            "readShared",
+            "start = threadIdx.x % kWarp * stride",
+            "start = (threadIdx.x ^ 1) % kWarp * stride",
+        ),
+        Fault(
+            "half of the arithmetic steps",
+            "arithmeticPeak",
+            "step < steps; step += kUnroll",
+            "step < steps; step += 2 * kUnroll",
+        ),
+        Fault(
+            "a chain left out of the sum",
+            "arithmeticPeak",
+            "for (int c = 0; c < kChains; ++c) sum += Type::worth(chain[c]);",
+            "for (int c = 1; c < kChains; ++c) sum += Type::worth(chain[c]);",
+        ),
+        Fault(
+            "multiplication without addition",
+            "arithmeticPeak",
+            "return kFused ? fmaf(x, x, c) :",
+            "return kFused ? fmaf(x, x, 0) :",
+        ),
+        Fault(
+            "block sum without its barrier",
+            "streamDram",
+            "atomicAdd(&total, sum);\n  __syncthreads();",
+            "atomicAdd(&total, sum);",
+        ),
+        Fault(
+            "one FMA short",
+            "intensity",
+            "for (int k = 0; k < kFmas; ++k) x.at",
+            "for (int k = 1; k < kFmas; ++k) x.at",
+        ),
+        Fault(
+            "add infinity",
+            "vectorAdd",
+            "out[i] = a[i] + b[i];",
+            "out[i] = a[i] + INFINITY;",
+        ),
+        Fault(
+            "add minus infinity",
+            "vectorAdd",
+            "out[i] = a[i] + b[i];",
+            "out[i] = a[i] - INFINITY;",
+        ),
+        Fault(
+            "triad FP64 off by one",
+            "triadFp64",
+            "fma(double(kTriadScale), b[i], a[i])",
+            "fma(double(kTriadScale), b[i ^ 1], a[i])",
+        ),
+        Fault(
+            "stencil takes a face for inside",
+            "stencil7",
+            "const bool inside = x > 0 &&",
+            "const bool inside =",
+        ),
+        Fault(
+            "half of the library's copy",
+            "cudaMemcpyAsync",
+            "cudaMemcpyAsync(p.out, p.a, sizeof(float) * words,",
+            "cudaMemcpyAsync(p.out, p.a, sizeof(float) * words / 2,",
+        ),
+        Fault(
+            "product a step short",
+            "matmulNaive",
+            "for (int k = 0; k < d; ++k) sum = fmaf(a[",
+            "for (int k = 1; k < d; ++k) sum = fmaf(a[",
+        ),
+        Fault(
+            "tiles without the barrier before use",
+            "matmulTiled",
+            "tileB[y][x] = b[first * d];\n    __syncthreads();",
+            "tileB[y][x] = b[first * d];",
+        ),
+    ],
     "day44-matmul/matmul_registers.cu": [
         Fault(
             "early rungs without the barrier after use",

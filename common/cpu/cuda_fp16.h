@@ -39,16 +39,6 @@ cuda_cpu::ShortPair<kBits, kMinExponent> __hfma2(cuda_cpu::ShortPair<kBits, kMin
   return a.rounded(static_cast<double>(a.x) * b.x + c.x, static_cast<double>(a.y) * b.y + c.y);
 }
 template <int kBits, int kMinExponent>
-cuda_cpu::ShortPair<kBits, kMinExponent> __hmul2_rn(
-    cuda_cpu::ShortPair<kBits, kMinExponent> a, cuda_cpu::ShortPair<kBits, kMinExponent> b) {
-  return a.rounded(static_cast<double>(a.x) * b.x, static_cast<double>(a.y) * b.y);
-}
-template <int kBits, int kMinExponent>
-cuda_cpu::ShortPair<kBits, kMinExponent> __hadd2_rn(
-    cuda_cpu::ShortPair<kBits, kMinExponent> a, cuda_cpu::ShortPair<kBits, kMinExponent> b) {
-  return a.rounded(static_cast<double>(a.x) + b.x, static_cast<double>(a.y) + b.y);
-}
-template <int kBits, int kMinExponent>
 float __low2float(cuda_cpu::ShortPair<kBits, kMinExponent> a) {
   return a.x;
 }
