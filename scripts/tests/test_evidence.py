@@ -21,6 +21,7 @@ pytest.importorskip("jsonschema", reason="no jsonschema: scripts/lessons test in
 
 sys.path.insert(0, str(SCRIPTS))
 EVIDENCE = importlib.import_module("evidence")
+COUNTERS = importlib.import_module("counters")
 
 UUID = "GPU-00000000-1111-2222-3333-444444444444"
 
@@ -192,7 +193,10 @@ else
 fi
 """,
     "ncu": """\
-case "$1" in --version) echo "Version 2025.3.1.0 (build 1)"; exit ;; esac
+case "$1" in
+  --version) echo "Version 2025.3.1.0 (build 1)"; exit ;;
+  --query-metrics) cat "$here/metrics"; exit ;;
+esac
 if [ -e "$here/ncu-says" ]; then cat "$here/ncu-says"; exit "$(cat "$here/ncu-exit" 2>/dev/null || echo 0)"; fi
 echo "==PROF== Connected to process 7 ($PWD/fake)"
 for word; do
@@ -227,6 +231,8 @@ class Repository:
             self.fake(name, f'#!/bin/sh\nhere=$(cd "$(dirname "$0")" && pwd)\n{text}').chmod(0o755)
         self.fake("compute_cap", "9.0\n")
         self.fake("table", TABLE)
+        names = " ".join(counters for _, counters in COUNTERS.PASSES).replace("|", " ").split()
+        self.fake("metrics", "".join(f"{name.partition('.')[0]}  Counter  of something\n" for name in names))
         self.fake("day49.jsonl", run_lines())
         self.write("day49-fake/fake.cu", SOURCE)
         self.write("README.md", README)
@@ -642,7 +648,7 @@ def test_no_profiler_is_said(repository):
 
 def test_counters_for_administrators_alone_are_known_before_trying(repository, monkeypatch):
     parameters = repository.fake("params", "X: 0\nRmProfilingAdminOnly: 1\n")
-    monkeypatch.setattr(EVIDENCE, "DRIVER_PARAMETERS", parameters)
+    monkeypatch.setattr(COUNTERS, "DRIVER_PARAMETERS", parameters)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert "RmProfilingAdminOnly" in repository.run("record").stdout
     assert "not taken: this host lets administrators alone" in repository.manifest()["days"]["49"]["counters"]
