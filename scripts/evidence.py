@@ -924,7 +924,9 @@ def keep_others(target: Path, shown: str, manifest: dict) -> dict[str, bytes]:
     files = {name: entry for name, entry in old["files"].items() if entry["source"] in sources}
     manifest["days"].update(days)
     manifest["files"].update(files)
-    compile_time = [path.name for path in target.iterdir() if path.name not in old["files"]]
+    # What followed from the old lines is made anew: a chart of before would show figures of before.
+    names = [path.name for path in target.iterdir() if not DERIVED.fullmatch(path.name)]
+    compile_time = [name for name in names if name not in old["files"]]
     return {name: (target / name).read_bytes() for name in [*files, *compile_time] if name != "manifest.json"}
 
 

@@ -146,10 +146,10 @@ class Space:
     def cost(self, box: Box) -> float:
         """Return how much of what is taken a box covers, in square points, and how far it sticks out."""
         left, bottom, right, top = box
-        covered = sum(
-            weight * max(0, min(right, e) - max(left, w)) * max(0, min(top, n) - max(bottom, s))
-            for (w, s, e, n), weight in self.taken
-        )
+        covered = 0.0
+        for (w, s, e, n), weight in self.taken:
+            if w < right and e > left and s < top and n > bottom:
+                covered += weight * (min(right, e) - max(left, w)) * (min(top, n) - max(bottom, s))
         x0, y0, x1, y1 = self.inside
         out = max(0, x0 - left) + max(0, right - x1) + max(0, y0 - bottom) + max(0, top - y1)
         return covered + 40 * out
@@ -160,10 +160,11 @@ def label_dots(space: Space, groups: list[tuple[str, str, list[Dot]]], points: f
     directions = [(1, 0), (-1, 0), (1, 1), (-1, 1), (1, -1), (-1, -1), (0, 1), (0, -1)]
     for text, color, dots in groups:
         width, height = space.size(text, points)
-        choices = []
-        for dot in dots:
-            x, y = space.at(dot.x, dot.y)
-            for far in (6, 10, 15, 22, 32, 44):
+        choices: list[tuple[float, Box, tuple[float, float], int]] = []
+        for far in (6, 10, 15, 22, 32, 44):
+            if choices and min(choices)[0] <= 1.6 * (far - 6):
+                break  # from here on, being so far away alone costs more
+            for x, y in (space.at(dot.x, dot.y) for dot in dots):
                 for order, (dx, dy) in enumerate(directions):
                     reach = far * (0.75 if dx and dy else 1)
                     left = x + dx * reach - (0 if dx > 0 else width if dx < 0 else width / 2)
@@ -171,10 +172,10 @@ def label_dots(space: Space, groups: list[tuple[str, str, list[Dot]]], points: f
                     box = (left, bottom, left + width, bottom + height)
                     cost = space.cost((left - 1, bottom - 1, left + width + 1, bottom + height + 1))
                     near = nearest(box, x, y)
-                    between = (0.2, 0.4, 0.6, 0.8) if far > 6 else ()
-                    for part in between:  # nothing should stand between a dot and its name
+                    for part in (0.2, 0.4, 0.6, 0.8) if far > 6 else ():
                         px, py = x + (near[0] - x) * part, y + (near[1] - y) * part
-                        cost += space.cost((px - 2, py - 2, px + 2, py + 2)) if math.dist((px, py), (x, y)) > 5 else 0
+                        if math.dist((px, py), (x, y)) > 5:  # nothing should stand between a dot and its name
+                            cost += space.cost((px - 2, py - 2, px + 2, py + 2))
                     choices.append((cost + 1.6 * (far - 6) + 0.4 * order, box, (x, y), far))
         _, box, (x, y), far = min(choices, key=lambda choice: choice[0])
         space.take(box, 3)

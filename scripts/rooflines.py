@@ -589,7 +589,7 @@ def rows_of(chart: Chart) -> list[list[str]]:
 
 def table(chart: Chart) -> str:
     """Return every number of a chart as text."""
-    lines = [f"{chart.title}: {chart.device}", ""]
+    lines = [f"{chart.title}: {chart.device}", f"{chart.about}.", ""]
     roofs = [["roof", "recorded in"]]
     for panel in chart.panels:
         of = f"{panel.title}: " if len(chart.panels) > 1 else ""
