@@ -383,7 +383,7 @@ class Page:
 
     def to_html(self, plotly_js: str) -> str:
         """Return the whole page."""
-        figures = json.dumps(self.figures, separators=(",", ":"), allow_nan=False).replace("</", "<\\/")
+        figures = json.dumps(self.figures, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
         library = plotly_js.replace("</script", "<\\/script")
         scripts = [f"\n{library}\n", SCRIPT]
         allowed = " ".join(f"'sha256-{digest(script)}'" for script in scripts)
