@@ -285,11 +285,11 @@ def with_counts(records: list[Record], *keys: str) -> list[Record]:
     return records
 
 
-def on_rail(record: Record, amount: float, ceiling: Roof) -> Dot:
-    """Return the dot of a kernel on the rail: x and y are GB/s of DRAM."""
+def on_rail(record: Record, level: str, amount: float, ceiling: Roof) -> Dot:
+    """Return the dot of a kernel on the rail: x and y are GB/s, of DRAM or as asked for."""
     rate = amount / record["ms"] * 1e-6
-    cause = why_above("dram", rate / ceiling.rate, False, record) if rate > ABOVE * ceiling.rate else ""
-    return Dot(record["variant"], "dram", rate, rate, record["flop"], amount, record["ms"], ceiling.rate, cause)
+    cause = why_above(level, rate / ceiling.rate, False, record) if rate > ABOVE * ceiling.rate else ""
+    return Dot(record["variant"], level, rate, rate, record["flop"], amount, record["ms"], ceiling.rate, cause)
 
 
 def dram(recorded: Recorded) -> Chart:
@@ -314,9 +314,10 @@ def dram(recorded: Recorded) -> Chart:
                 place(record["variant"], "dram", record["flop"], amount, record["ms"], panel.roofs, merged=record)
             )
         else:
-            rail.dots.append(on_rail(record, record["dram_bytes"], copy))
+            rail.dots.append(on_rail(record, "dram", record["dram_bytes"], copy))
     if not merged:  # nothing was counted: the bytes asked for must do
-        rail.dots += [on_rail(row, row["bytes"], copy) for row in rows if not (row["flop"] and row["bytes"])]
+        rail.title = "Without FLOP, on a rail of their own: GB/s that they ask for"
+        rail.dots += [on_rail(row, "asked", row["bytes"], copy) for row in rows if not (row["flop"] and row["bytes"])]
     kernels = [row["variant"] for row in rows]
     about = "Each kernel twice: by the bytes that DRAM moved, and by the bytes that its algorithm asks for"
     if not merged:
@@ -351,7 +352,7 @@ def hierarchical(recorded: Recorded) -> Chart:
                 )
                 on_axes = True
         if not on_axes:
-            rail.dots.append(on_rail(record, record["dram_bytes"], bandwidths["dram"]))
+            rail.dots.append(on_rail(record, "dram", record["dram_bytes"], bandwidths["dram"]))
     kernels = [record["variant"] for record in merged]
     about = "Each kernel by the bytes that L1, L2 and DRAM moved, under the ceiling of each level"
     notes = ["Dots far apart: a cache between the levels served what was asked again. On top of each other: a stream."]
@@ -602,7 +603,7 @@ def table(chart: Chart) -> str:
             lines += ["", *columns([heading, *([label, shown(x)] for x, label in panel.walls)])]
     lines += ["", *columns(rows_of(chart))]
     if chart.rail:
-        rows = [["no FLOP, or no byte", "MB of DRAM", "ms", "GB/s", "% of the ceiling", ""]]
+        rows = [["no FLOP, or no byte", "MB", "ms", "GB/s", "% of the ceiling", ""]]
         for dot in chart.rail.dots:
             cells = [dot.kernel, millions(dot.amount), f"{dot.ms:.4f}", shown(dot.x), f"{dot.percent:.1f}"]
             rows.append([*cells, "above" if dot.cause else ""])

@@ -89,6 +89,14 @@ def test_a_kernel_that_moved_no_byte_of_dram_is_not_lost(folder):
     assert dot(made, "matmul, naive", "dram") in made.rail.dots and dot(made, "matmul, naive", "dram").x == 0
 
 
+def test_without_counters_the_bytes_asked_for_must_do_and_it_is_said(folder):
+    (folder / "day49-merged.jsonl").unlink()
+    made = chart(folder, "day49-dram")
+    assert len(made.dots) == 10 and {dot.level for dot in made.dots} == {"asked"}
+    assert "no counters are recorded" in made.about and "ask for" in made.rail.title
+    assert [dot.kernel for dot in made.rail.dots] == ["transpose, naive", "transpose, tiled"]
+
+
 def test_places_of_dots(recorded):
     made = chart(recorded, "day49-dram")
     naive = dot(made, "matmul, naive", "dram")
