@@ -187,7 +187,7 @@ def test_counts_of_the_instruction_roofline(joined):
     assert (row["global_instructions"], row["global_sectors"]) == (2 * 2_097_152, 36 * 2_097_152)
     assert (row["shared_instructions"], row["shared_wavefronts"]) == (0, 0)
     row = records["transposeTiled"]
-    assert (row["shared_instructions"], row["shared_wavefronts"]) == (4_194_304, 2_478_270 + 2_266_775)
+    assert row["shared_instructions"] == 4_194_304 <= row["shared_wavefronts"] < 1.2 * 4_194_304
     records, _ = joined(exports[0], run=folder / "day49.jsonl")
     assert "global_sectors" in records["vectorAdd"] and "warp_instructions" not in records["vectorAdd"]
 
