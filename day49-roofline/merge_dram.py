@@ -62,6 +62,17 @@ DRAM, L2, L2_ALL, L1 = "dram__bytes.sum", "lts__t_sectors_srcunit_tex.sum", "lts
 READ, WRITE, TIME = "dram__bytes_read.sum", "dram__bytes_write.sum", "gpu__time_duration.sum"
 FADD, FMUL, FFMA = (f"smsp__sass_thread_inst_executed_op_{op}_pred_on.sum" for op in ("fadd", "fmul", "ffma"))
 LEVELS = (DRAM, L2, L1)
+# What the instruction roofline counts: key in the JSON lines, and the counters it is the sum of.
+PER_WARP, PER_SECTOR = "smsp__inst_executed_op_{}_{}.sum", "l1tex__t_sectors_pipe_lsu_mem_{}_op_{}.sum"
+PER_WAVEFRONT = "l1tex__data_pipe_lsu_wavefronts_mem_{}_op_{}.sum"
+COUNTS = {
+    "warp_instructions": ("smsp__inst_executed.sum",),
+    "thread_instructions": ("smsp__thread_inst_executed_pred_on.sum",),
+    "global_instructions": (PER_WARP.format("global", "ld"), PER_WARP.format("global", "st")),
+    "global_sectors": (PER_SECTOR.format("global", "ld"), PER_SECTOR.format("global", "st")),
+    "shared_instructions": (PER_WARP.format("shared", "ld"), PER_WARP.format("shared", "st")),
+    "shared_wavefronts": (PER_WAVEFRONT.format("shared", "ld"), PER_WAVEFRONT.format("shared", "st")),
+}
 RENAMED = {"dram__bytes_op_read.sum": READ, "dram__bytes_op_write.sum": WRITE}  # on Blackwell
 
 
@@ -73,10 +84,12 @@ BYTE_UNITS = _decimal("byte")
 TIME_UNITS = {"ns": 1e-6, "us": 1e-3, "ms": 1.0, "s": 1e3}  # in milliseconds
 TIME_UNITS.update({"nsecond": 1e-6, "usecond": 1e-3, "msecond": 1.0, "second": 1e3})
 INSTRUCTION_UNITS = {"": 1.0, **_decimal("inst")}
+COUNT_UNITS = {**INSTRUCTION_UNITS, **_decimal("sector"), **_decimal("wavefront")}
 UNITS = {
     **dict.fromkeys((DRAM, READ, WRITE, L2_ALL, L1), BYTE_UNITS),
     **{L2: {"": 1.0, **_decimal("sector")}, TIME: TIME_UNITS},
     **dict.fromkeys((FADD, FMUL, FFMA), INSTRUCTION_UNITS),
+    **{metric: COUNT_UNITS for metrics in COUNTS.values() for metric in metrics},
 }
 
 FLOP_TOLERANCE = 0.01  # counted against modelled
@@ -740,9 +753,12 @@ def to_record(kernel: Joined, copy_gbps: float) -> dict[str, Any]:
         "dram_fits_l2": kernel.fits_l2,
         "order": kernel.disorder() or None,
     }
+    for key, metrics in COUNTS.items():
+        if all(metric in counted for metric in metrics):
+            fields[key] = sum(counted[metric] for metric in metrics)
     for key, value in fields.items():
         if value is not None:
-            whole = key.endswith("_bytes")
+            whole = key.endswith("_bytes") or key in COUNTS
             record[key] = round(value) if whole else float(f"{value:.9g}") if isinstance(value, float) else value
     return record
 

@@ -3,6 +3,7 @@
 
   record   on a machine with a GPU: build the days for it, run them, write profile/<gpu>/ (all of it or nothing)
   verify   fail if a recorded file was edited, is missing, too much or stale, or if a README shows anything else
+  charts   write what follows from the recorded lines: the merged counters, the charts and their tables
   readme   write the recorded tables and the source snippets into the READMEs; --check only compares
   compare  run the days here (or take --from RUN.jsonl) and set each figure beside the recorded one
 
@@ -10,6 +11,8 @@ profile/<gpu>/manifest.json says where every file of its folder comes from: `day
 driver, toolkit, date, revision and commands; `files` holds for each file its SHA-256, its number of bytes, four hex
 digits per line (to name an edited line), the day's source and that source's digest *as code*, which no comment and no
 white space changes, and every token does.
+
+What follows from the recorded lines has no entry in the manifest: verify makes it again and compares every byte.
 
 A README block stands between two marker lines, each alone on its line:
   <!-- begin recorded: profile/h200/day49.txt -->                <!-- end recorded -->
@@ -23,7 +26,6 @@ Exit code: 0 fine; 1 something is wrong, one line each: path[:line]: problem: wa
 from __future__ import annotations
 
 import argparse
-import csv
 import datetime
 import hashlib
 import json
@@ -39,6 +41,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable
 
+import counters
+import plot_roofline
+import rooflines
 from resources import find_nvcc
 from sync_common import write_whole
 
@@ -62,29 +67,13 @@ MARGIN = 0.05
 # The files that scripts/resources.py writes and checks: what the compiler says about a T4, without one.
 COMPILE_TIME = ("t4", "resources.")
 
-# The days whose lesson is the hardware counters. Bytes and instructions in a pass of their own, because one long pass
-# lets counters disagree by a few per cent. The first file is the one that day49-roofline/merge_dram.py joins.
-COUNTED_DAYS = (49,)
-BYTES = (
-    "dram__bytes.sum dram__bytes{op}_read.sum dram__bytes{op}_write.sum gpu__time_duration.sum "
-    "lts__t_sectors_srcunit_tex.sum lts__t_bytes.sum l1tex__t_bytes.sum "
-    "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum "
-    "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum l1tex__t_requests_pipe_lsu_mem_global_op_st.sum "
-    "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum "
-    "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum"
-)
-INSTRUCTIONS = (
-    "smsp__inst_executed.sum smsp__thread_inst_executed_pred_on.sum "
-    "smsp__sass_thread_inst_executed_op_fadd_pred_on.sum smsp__sass_thread_inst_executed_op_fmul_pred_on.sum "
-    "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum "
-    "smsp__inst_executed_op_global_ld.sum smsp__inst_executed_op_global_st.sum smsp__inst_executed_op_local_ld.sum "
-    "smsp__inst_executed_op_local_st.sum smsp__inst_executed_op_shared_ld.sum smsp__inst_executed_op_shared_st.sum"
-)
-PASSES = (("-counters.csv", BYTES), ("-counters-inst.csv", INSTRUCTIONS))
-SMI = ("nvidia-smi", "--format=csv,noheader")
-DRIVER_PARAMETERS = Path("/proc/driver/nvidia/params")
+# What joins a day's lines with its counters, in the day's own folder; and all names of what may follow from the lines.
+MERGER = "merge_dram.py"
+DERIVED = re.compile("|".join(["day[0-9]{2}-merged[.]jsonl", *map(re.escape, plot_roofline.NAMES)]))
+
 
 AGAIN = "record again on the GPU: scripts/evidence.py record"
+DRAW = "scripts/evidence.py charts writes it"
 RESTORE = "restore the file, or " + AGAIN
 
 
@@ -393,10 +382,15 @@ def read_manifest(folder: Path, shown: str) -> dict:
 
 
 def unlisted(folder: Path, manifest: dict | None) -> list[str]:
-    """Return the names of what lies in a GPU's folder and is neither in its manifest nor a compile-time record."""
+    """Return the names of what lies in a GPU's folder and is neither in its manifest, nor follows from what is.
+
+    A compile-time record belongs there too.
+    """
     listed = {"manifest.json", *manifest["files"]} if manifest else set()
     gpu, prefix = COMPILE_TIME
     names = sorted(entry.name for entry in folder.iterdir())
+    if manifest:
+        names = [name for name in names if not DERIVED.fullmatch(name)]
     return [name for name in names if name not in listed and not (folder.name == gpu and name.startswith(prefix))]
 
 
@@ -457,7 +451,7 @@ def check_folder(folder: Path, shown: str, root: Path, refuse: Refusal) -> tuple
             problems.append(f"{shown}/{name}: was empty when it was recorded: {AGAIN}")
 
     for day, entry in manifest["days"].items():
-        endings = [".jsonl", ".txt", *(ending for ending, _ in PASSES if entry["counters"] == "taken")]
+        endings = [".jsonl", ".txt", *(ending for ending, _ in counters.PASSES if entry["counters"] == "taken")]
         endings += ["-resources.txt"] * (entry["resources"] == "taken")
         missing = [file_of(int(day), ending) for ending in endings if file_of(int(day), ending) not in files]
         problems += [f"{shown}/manifest.json: does not list {name}: {AGAIN}" for name in missing]
@@ -485,6 +479,83 @@ def check_folder(folder: Path, shown: str, root: Path, refuse: Refusal) -> tuple
     return problems, len(files), lines
 
 
+# ---- what follows from the recorded lines ----------------------------------------------------------------------------
+
+
+def merge_counters(folder: Path, shown: str, root: Path, manifest: dict) -> dict[str, bytes]:
+    """Return the merged lines of each day that has counters and a script that joins them, by file name. Raises Stop."""
+    merged = {}
+    for day, entry in manifest["days"].items():
+        script = root / Path(entry["source"]).parent / MERGER
+        exports = [file_of(int(day), ending) for ending, _ in counters.PASSES]
+        if entry["counters"] != "taken" or not script.is_file():
+            continue
+        name = file_of(int(day), "-merged.jsonl")
+        with tempfile.TemporaryDirectory(prefix="cuda-days-") as temporary:
+            out = Path(temporary, name)
+            words = ["--json", file_of(int(day), ".jsonl"), "--ncu", *exports, "--out", str(out)]
+            done = subprocess.run(
+                [sys.executable, str(script), *words], cwd=folder, capture_output=True, text=True, check=False
+            )
+            if done.returncode != 0:
+                said = done.stderr.strip() or f"{MERGER} ended with {done.returncode}"
+                raise Stop(f"{shown}: {name} cannot be made: {said}")
+            merged[name] = out.read_bytes()
+    return merged
+
+
+def derive(folder: Path, shown: str, root: Path) -> dict[str, bytes]:
+    """Return all that follows from the recorded lines of a GPU's folder, by file name. Raises Stop."""
+    manifest = read_manifest(folder, shown)
+    files = merge_counters(folder, shown, root, manifest)
+    with tempfile.TemporaryDirectory(prefix="cuda-days-") as temporary:
+        lines = {name: (folder / name).read_bytes() for name in manifest["files"] if name.endswith(".jsonl")}
+        for name, data in {**lines, **files}.items():
+            Path(temporary, name).write_bytes(data)
+        try:
+            files.update(plot_roofline.files_of(Path(temporary)))
+        except rooflines.Stop as stop:
+            raise Stop(str(stop).replace(temporary, shown)) from None
+    return files
+
+
+def check_derived(folder: Path, shown: str, root: Path) -> list[str]:
+    """Return how what lies in a GPU's folder differs from what follows from its recorded lines."""
+    problems = []
+    wanted = derive(folder, shown, root)
+    there = {path.name for path in folder.iterdir() if DERIVED.fullmatch(path.name)}
+    for name in sorted(there | set(wanted)):
+        if name not in there:
+            problems.append(f"{shown}/{name}: missing: {DRAW}")
+        elif name not in wanted:
+            problems.append(f"{shown}/{name}: follows from nothing that is recorded: delete it")
+        elif (folder / name).read_bytes() != wanted[name]:
+            problems.append(f"{shown}/{name}: not what the recorded lines give: {DRAW}")
+    return problems
+
+
+def recorded_folders(root: Path) -> list[Path]:
+    """Return the folders of profile/ that hold a recorded GPU."""
+    return sorted(path.parent for path in (root / "profile").glob("*/manifest.json") if path.parent.name[0] != ".")
+
+
+def charts(options: argparse.Namespace) -> int:
+    """Write what follows from the recorded lines: merged counters, charts and their tables. Returns the exit code."""
+    for folder in recorded_folders(options.root):
+        shown = f"profile/{folder.name}"
+        wanted = derive(folder, shown, options.root)
+        for path in sorted(folder.iterdir()):
+            if DERIVED.fullmatch(path.name) and path.name not in wanted:
+                path.unlink()
+                print(f"{shown}/{path.name}: deleted, it follows from nothing that is recorded")
+        for name, data in wanted.items():
+            path = folder / name
+            if not path.is_file() or path.read_bytes() != data:
+                write_whole(path, data.decode("utf-8"))
+                print(f"{shown}/{name}: written")
+    return 0
+
+
 def verify(options: argparse.Namespace) -> int:
     """Check every folder of profile/ and every README block. Returns the exit code."""
     root: Path = options.root
@@ -507,6 +578,7 @@ def verify(options: argparse.Namespace) -> int:
         elif (folder / "manifest.json").is_file():
             try:
                 found, files_here, lines_here = check_folder(folder, shown, root, refuse)
+                found = found or check_derived(folder, shown, root)
                 gpus, files, lines, problems = gpus + 1, files + files_here, lines + lines_here, problems + found
             except Stop as stop:
                 problems.append(str(stop))
@@ -687,18 +759,18 @@ class Bench:
         if not nvcc:
             raise Stop("no nvcc here (CUDACXX, CUDA_HOME, CUDA_PATH, PATH, /usr/local/cuda)", EXIT_SKIPPED)
         self.nvcc = nvcc
-        gpus = re.findall(r"^(\d+)\.(\d)$", output_of([*SMI, "--query-gpu=compute_cap"]), re.MULTILINE)
+        gpus = re.findall(r"^(\d+)\.(\d)$", output_of([*counters.SMI, "--query-gpu=compute_cap"]), re.MULTILINE)
         if not gpus and not arch:
             raise Stop("no NVIDIA GPU here: nvidia-smi names none (--arch 75 if there is one, an sm_75)", EXIT_SKIPPED)
         # wgmma, without which Hopper's tensor cores do not reach their peak, is in sm_90a alone.
         found = sorted({major + minor for major, minor in gpus}, key=int)
         self.archs = [arch] if arch else ["90a" if capability == "90" else capability for capability in found]
         self.revision = revision or revision_of(root)
-        self.driver = first_of(r"^([\d.]+)", [*SMI, "--query-gpu=driver_version"])
+        self.driver = first_of(r"^([\d.]+)", [*counters.SMI, "--query-gpu=driver_version"])
         self.toolkit = first_of(r"release [\d.]+, V([\d.]+)", [nvcc, "--version"])
         self.host_compiler = first_of("(.+)", [os.environ.get("NVCC_CCBIN") or "g++", "--version"])
-        self.ncu = shutil.which("ncu", path=os.pathsep.join([os.environ.get("PATH", ""), str(Path(nvcc).parent)]))
-        self.profiler = first_of(r"Version ([\d.]+)", [self.ncu, "--version"]) if self.ncu else "none"
+        self.ncu = counters.find_ncu(nvcc)
+        self.profiler = counters.version_of(self.ncu) if self.ncu else "none"
 
     def run(self, command: list[str], executable: str | None = None) -> subprocess.CompletedProcess:
         """Run a command in the temporary folder; bytes on stdout, text on stderr. Raises Stop if it hangs."""
@@ -732,33 +804,24 @@ class Bench:
             raise failure(day, done)
         return done.stdout
 
-    def counters(self, day: Day, cc: str) -> list[tuple[str, str, bytes]]:
+    def counters(self, day: Day) -> list[tuple[str, str, bytes]]:
         """Take the profiler passes. Returns (ending, command, export) of each. Raises Stop with why there are none."""
-        if day.number not in COUNTED_DAYS:
+        if day.number not in counters.COUNTED_DAYS:
             raise Stop("counters are not part of this day")
-        if not self.ncu:
-            raise Stop("ncu (Nsight Compute) is neither on PATH nor beside nvcc")
-        admin_only = DRIVER_PARAMETERS.is_file() and "RmProfilingAdminOnly: 1" in DRIVER_PARAMETERS.read_text()
-        if admin_only and os.geteuid() != 0:
-            raise Stop("this host lets administrators alone read the counters (RmProfilingAdminOnly: 1)")
-        taken = []
-        for ending, names in PASSES:
-            # Blackwell renamed the split of DRAM bytes; its consumer chips (12.x) have the new names alone.
-            metrics = names.format(op="_op" if cc.startswith("12.") else "").split()
-            command = ["ncu", "--csv", "--print-units", "base", "--clock-control", "none", "--cache-control", "all"]
-            command += ["--metrics", ",".join(metrics), f"./{day.program}", "--profile"]
-            done = self.run(command, self.ncu)
-            text = done.stdout.decode("utf-8", "replace")
-            said = re.search(r"==ERROR== (.+)", f"{text}\n{done.stderr}")
-            if "ERR_NVGPUCTRPERM" in text + done.stderr:
-                raise Stop("this host does not let this user read the counters (ERR_NVGPUCTRPERM)")
-            if said or done.returncode != 0:
-                raise Stop(f"ncu ended with {done.returncode}: {(said[1] if said else done.stderr).strip()[:200]}")
-            # Around the rows stand the profiler's banners, with paths of this machine, and what the program prints.
-            rows = [line for line in text.splitlines() if line.startswith('"')]
-            check_counters(rows, metrics)
-            taken.append((ending, shlex.join(command), "\n".join([*rows, ""]).encode("utf-8")))
-        return taken
+
+        def run(words: list[str]) -> subprocess.CompletedProcess:
+            done = self.run(words)
+            done.stdout = done.stdout.decode("utf-8", "replace")
+            return done
+
+        try:
+            counters.preflight(self.ncu, run)
+            taken, lacking = counters.take(self.ncu, f"./{day.program}", run)
+        except counters.Refused as refused:
+            raise Stop(refused.why) from None
+        if lacking:
+            print(f"day {day.number:02d}: not counted, this chip has no such counter: {', '.join(lacking)}", flush=True)
+        return [(ending, command, rows.encode("utf-8")) for ending, command, rows in taken]
 
     def resources(self, day: Day) -> list[tuple[str, str, bytes]]:
         """Ask scripts/resources.py what the compiler says about a day's kernels. Returns and raises as `counters`."""
@@ -778,20 +841,6 @@ def failure(day: Day, done: subprocess.CompletedProcess) -> Stop:
     what = "cannot run here" if skipped else f"failed with exit code {done.returncode}"
     message = f"{day.source}: {' '.join(done.args)} {what}: {done.stderr or 'it says no more'}"
     return Stop(message, EXIT_SKIPPED if skipped else EXIT_WRONG)
-
-
-def check_counters(rows: list[str], metrics: list[str]) -> None:
-    """Raise Stop unless an export has a finite figure for every metric of every launch."""
-    figures: dict[tuple, dict] = {}  # by launch and kernel, then by metric
-    for row in csv.DictReader(rows):
-        launch = figures.setdefault((row.get("ID"), row.get("Kernel Name")), {})
-        launch[row.get("Metric Name")] = row.get("Metric Value")
-    if not figures:
-        raise Stop("ncu counted no launch")
-    for (_, kernel), values in figures.items():
-        for metric in metrics:
-            if not re.fullmatch(r"[0-9][0-9,]*(\.[0-9]+)?", values.get(metric) or ""):
-                raise Stop(f"{metric} of {kernel} reads '{values.get(metric)}'")
 
 
 # ---- record ----------------------------------------------------------------------------------------------------------
@@ -839,7 +888,7 @@ def record_day(bench: Bench, day: Day) -> tuple[dict[str, bytes], dict, str]:
         "toolkit": bench.toolkit,
         "host_compiler": bench.host_compiler,
         "profiler": bench.profiler,
-        "counters": keep_if_possible("counters", lambda: bench.counters(day, str(run.get("cc")))),
+        "counters": keep_if_possible("counters", lambda: bench.counters(day)),
         "resources": keep_if_possible("resources", lambda: bench.resources(day)),
         "commands": commands,
     }
@@ -877,7 +926,9 @@ def keep_others(target: Path, shown: str, manifest: dict) -> dict[str, bytes]:
     files = {name: entry for name, entry in old["files"].items() if entry["source"] in sources}
     manifest["days"].update(days)
     manifest["files"].update(files)
-    compile_time = [path.name for path in target.iterdir() if path.name not in old["files"]]
+    # What followed from the old lines is made anew: a chart of before would show figures of before.
+    names = [path.name for path in target.iterdir() if not DERIVED.fullmatch(path.name)]
+    compile_time = [name for name in names if name not in old["files"]]
     return {name: (target / name).read_bytes() for name in [*files, *compile_time] if name != "manifest.json"}
 
 
@@ -915,6 +966,11 @@ def record(options: argparse.Namespace) -> int:
             raise Stop("\n".join([*problems, f"{shown}: nothing was written"]))
         recorded = len(contents)
         write_folder(staged, keep_others(target, shown, manifest), manifest)
+        try:
+            for name, data in merge_counters(staged, shown, root, manifest).items():
+                (staged / name).write_bytes(data)
+        except Stop as stop:  # what was measured is worth keeping all the same
+            print(stop)
         if target.exists():
             target.rename(old)
         try:
@@ -924,6 +980,7 @@ def record(options: argparse.Namespace) -> int:
                 old.rename(target)
             raise
     print(f"{shown}: recorded {recorded} files, {lines} JSON lines on {manifest['device']}")
+    print("The charts follow from them: scripts/evidence.py charts; then the pages: scripts/evidence.py readme")
     return 0
 
 
@@ -1061,7 +1118,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     bench.add_argument("--day", type=int, nargs="+", metavar="N", help="these days alone (default: all)")
     bench.add_argument("--arch", type=arch, help="build for this architecture, as 90 (default: the GPU's)")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(required=True, metavar="record|verify|readme|compare")
+    commands = parser.add_subparsers(required=True, metavar="record|verify|charts|readme|compare")
 
     def command(function: Callable[[argparse.Namespace], int], *parents: argparse.ArgumentParser):
         added = commands.add_parser(function.__name__, parents=[common, *parents], help=function.__doc__.split(".")[0])
@@ -1073,6 +1130,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     recording.add_argument("--gpu", type=gpu, help="name of the GPU's folder (default: made from the device's name)")
     recording.add_argument("--revision", type=revision, help="revision of the sources (default: ask git)")
     command(verify)
+    command(charts)
     command(readme).add_argument("--check", action="store_true", help="write nothing; fail if a block differs")
     comparing = command(compare, bench)
     comparing.add_argument("folder", type=Path, help="recorded folder, such as profile/h200")

@@ -21,6 +21,7 @@ pytest.importorskip("jsonschema", reason="no jsonschema: scripts/lessons test in
 
 sys.path.insert(0, str(SCRIPTS))
 EVIDENCE = importlib.import_module("evidence")
+COUNTERS = importlib.import_module("counters")
 
 UUID = "GPU-00000000-1111-2222-3333-444444444444"
 
@@ -192,7 +193,10 @@ else
 fi
 """,
     "ncu": """\
-case "$1" in --version) echo "Version 2025.3.1.0 (build 1)"; exit ;; esac
+case "$1" in
+  --version) echo "Version 2025.3.1.0 (build 1)"; exit ;;
+  --query-metrics) cat "$here/metrics"; exit ;;
+esac
 if [ -e "$here/ncu-says" ]; then cat "$here/ncu-says"; exit "$(cat "$here/ncu-exit" 2>/dev/null || echo 0)"; fi
 echo "==PROF== Connected to process 7 ($PWD/fake)"
 for word; do
@@ -227,6 +231,8 @@ class Repository:
             self.fake(name, f'#!/bin/sh\nhere=$(cd "$(dirname "$0")" && pwd)\n{text}').chmod(0o755)
         self.fake("compute_cap", "9.0\n")
         self.fake("table", TABLE)
+        names = " ".join(counters for _, counters in COUNTERS.PASSES).replace("|", " ").split()
+        self.fake("metrics", "".join(f"{name.partition('.')[0]}  Counter  of something\n" for name in names))
         self.fake("day49.jsonl", run_lines())
         self.write("day49-fake/fake.cu", SOURCE)
         self.write("README.md", README)
@@ -642,7 +648,7 @@ def test_no_profiler_is_said(repository):
 
 def test_counters_for_administrators_alone_are_known_before_trying(repository, monkeypatch):
     parameters = repository.fake("params", "X: 0\nRmProfilingAdminOnly: 1\n")
-    monkeypatch.setattr(EVIDENCE, "DRIVER_PARAMETERS", parameters)
+    monkeypatch.setattr(COUNTERS, "DRIVER_PARAMETERS", parameters)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert "RmProfilingAdminOnly" in repository.run("record").stdout
     assert "not taken: this host lets administrators alone" in repository.manifest()["days"]["49"]["counters"]
@@ -842,6 +848,108 @@ def test_a_day_without_a_build_line_is_named(bare, line):
 def test_two_sources_of_one_day_are_named(bare):
     bare.write("day49-other/other.cu", SOURCE.replace("fake", "other"))
     assert "day49-other/other.cu: day 49 has another source" in bare.run("record", code=1).stderr
+
+
+# ---- what follows from the recorded lines ----------------------------------------------------------------------------
+
+MERGER = """\
+import json, pathlib, sys
+run, export, out = (sys.argv[sys.argv.index(word) + 1] for word in ("--json", "--ncu", "--out"))
+if "planted" in pathlib.Path(export).read_text():
+    sys.exit("day49-counters.csv:2: planted")
+header = pathlib.Path(run).read_text().splitlines()[0]
+count = len(pathlib.Path(export).read_text().splitlines())
+merged = {"record": "merged", "symbol": "none", "count": count}
+pathlib.Path(out).write_text(header + "\\n" + json.dumps(merged) + "\\n")
+"""
+
+
+def ladder_lines(**changes):
+    """Return a run of day 44 whose rungs say how many bytes they ask for, as the chart needs it."""
+    lines = matmul_lines(**changes).splitlines(keepends=True)
+    is_rung = re.compile('"record":"gemm".*"variant":"[0-9]')
+    return "".join(line.replace('"m":', '"intensity":4.5,"m":') if is_rung.search(line) else line for line in lines)
+
+
+@pytest.fixture
+def charted(bare):
+    """A recorded repository whose day 49 joins its counters, and whose day 44 has a ladder to draw."""
+    pytest.importorskip("matplotlib", reason="no matplotlib: scripts/lessons test installs it")
+    bare.write("day49-fake/merge_dram.py", MERGER)
+    bare.add_day(44)
+    bare.fake("day44.jsonl", ladder_lines())
+    bare.run("record", "--revision", "abc123")
+    bare.run("charts")
+    bare.run("readme")
+    bare.run("verify")
+    return bare
+
+
+DERIVED = ["day44-ladder.svg", "day44-ladder.txt", "day49-merged.jsonl"]
+
+
+def test_record_joins_the_counters_and_charts_draws(charted):
+    assert [name for name in DERIVED if (charted.h200 / name).is_file()] == DERIVED
+    assert not set(DERIVED) & set(charted.manifest()["files"])
+    assert json.loads((charted.h200 / "day49-merged.jsonl").read_text().splitlines()[1])["count"] > 1
+    assert charted.run("charts").stdout == ""  # nothing has changed
+
+
+def test_record_alone_writes_the_merged_lines(charted):
+    shutil.rmtree(charted.profile)
+    assert "scripts/evidence.py charts" in charted.run("record", "--revision", "abc123").stdout
+    assert (charted.h200 / "day49-merged.jsonl").is_file()
+    one(charted.red(), "profile/h200/day44-ladder.svg: missing: scripts/evidence.py charts")
+
+
+@pytest.mark.parametrize("name", DERIVED)
+def test_what_was_edited_or_lost_is_found_and_made_again(charted, name):
+    path = charted.h200 / name
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b"4", b"5", 1))
+    one(charted.red(), f"profile/h200/{name}: not what the recorded lines give: scripts/evidence.py charts")
+    path.unlink()
+    one(charted.red(), f"profile/h200/{name}: missing: scripts/evidence.py charts")
+    assert charted.run("charts").stdout == f"profile/h200/{name}: written\n"
+    assert path.read_bytes() == whole
+    charted.run("verify")
+
+
+def test_a_chart_of_nothing_recorded_is_found_and_deleted(charted):
+    charted.write("profile/h200/day30-curve.svg", "<svg/>")
+    one(charted.red(), "profile/h200/day30-curve.svg: follows from nothing that is recorded")
+    assert "profile/h200/day30-curve.svg: deleted" in charted.run("charts").stdout
+    charted.run("verify")
+
+
+def test_a_new_recording_makes_the_charts_new(charted):
+    before = snapshot(charted.h200)
+    charted.fake("day44.jsonl", ladder_lines(factor=0.9))
+    charted.run("record", "--day", "44", "--revision", "abc124")
+    assert not (charted.h200 / "day44-ladder.svg").exists()
+    charted.run("charts")
+    charted.run("verify")
+    after = snapshot(charted.h200)
+    assert before[Path("day44-ladder.svg")] != after[Path("day44-ladder.svg")]
+    assert before[Path("day49-merged.jsonl")] == after[Path("day49-merged.jsonl")]
+
+
+def test_counters_that_cannot_be_joined_are_named_and_the_run_is_kept(charted):
+    charted.replace("day49-fake/merge_dram.py", '"planted" in', '"planted" not in')
+    result = charted.run("record", "--day", "49")
+    assert "profile/h200: day49-merged.jsonl cannot be made: day49-counters.csv:2: planted" in result.stdout
+    assert (charted.h200 / "day49.jsonl").is_file() and not (charted.h200 / "day49-merged.jsonl").exists()
+    one(charted.red(), "day49-merged.jsonl cannot be made")
+    assert "cannot be made" in charted.run("charts", code=1).stderr
+
+
+def test_without_matplotlib_charts_and_verify_say_so(charted, tmp_path):
+    folder = tmp_path / "without"
+    folder.mkdir()
+    (folder / "matplotlib.py").write_text("raise ImportError('planted')\n")
+    for command in ("charts", "verify"):
+        assert "matplotlib is missing" in charted.start(command, code=1, PYTHONPATH=str(folder)).stderr
+    charted.start("readme", PYTHONPATH=str(folder))
 
 
 # ---- verify ----------------------------------------------------------------------------------------------------------

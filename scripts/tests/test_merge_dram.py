@@ -177,6 +177,21 @@ def test_figures_of_a_row(joined):
     assert "matmul, tiled 16         3.938    6.027  127.471  0.0390      53.9    1.3 matmulTiled\n" in text
 
 
+def test_counts_of_the_instruction_roofline(joined):
+    folder = ROOT / "profile" / "h200"
+    exports = folder / "day49-counters.csv", folder / "day49-counters-inst.csv"
+    records, _ = joined(*exports, run=folder / "day49.jsonl")
+    row = records["transposeNaive"]
+    assert (row["warp_instructions"], row["thread_instructions"]) == (52_428_800, 1_610_612_736)
+    # A warp's load touches 4 sectors, its store 32, each in a row of its own: 2 instructions for 36.
+    assert (row["global_instructions"], row["global_sectors"]) == (2 * 2_097_152, 36 * 2_097_152)
+    assert (row["shared_instructions"], row["shared_wavefronts"]) == (0, 0)
+    row = records["transposeTiled"]
+    assert row["shared_instructions"] == 4_194_304 <= row["shared_wavefronts"] < 1.2 * 4_194_304
+    records, _ = joined(exports[0], run=folder / "day49.jsonl")
+    assert "global_sectors" in records["vectorAdd"] and "warp_instructions" not in records["vectorAdd"]
+
+
 def test_copy_is_the_shape_and_fma_the_ceiling(joined):
     records, _ = joined(LONG)
     assert (records["copyCoalesced"]["variant"], records["copyCoalesced"]["ms"]) == ("float x 1", 0.202975988)
