@@ -35,7 +35,7 @@ EXIT_SKIPPED = 77  # the code that CTest and Automake read as a skip
 RUN_LIMIT_S = 1200  # under the profiler a day takes a minute or two: longer is a hang
 
 # The days whose lesson is the counters, which scripts/evidence.py record therefore takes.
-COUNTED_DAYS = (49,)
+COUNTED_DAYS = (30, 49)
 
 # The passes: ending of the file, and the counters. A name in two spellings is the same counter on different chips:
 # Blackwell renamed the split of DRAM's bytes.
@@ -50,7 +50,10 @@ BYTES = (
 INSTRUCTIONS = (
     "smsp__inst_executed.sum smsp__thread_inst_executed_pred_on.sum "
     "smsp__sass_thread_inst_executed_op_fadd_pred_on.sum smsp__sass_thread_inst_executed_op_fmul_pred_on.sum "
-    "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum "
+    "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum smsp__sass_thread_inst_executed_op_dadd_pred_on.sum "
+    "smsp__sass_thread_inst_executed_op_dmul_pred_on.sum smsp__sass_thread_inst_executed_op_dfma_pred_on.sum "
+    "smsp__sass_thread_inst_executed_op_hadd_pred_on.sum smsp__sass_thread_inst_executed_op_hmul_pred_on.sum "
+    "smsp__sass_thread_inst_executed_op_hfma_pred_on.sum "
     "smsp__inst_executed_op_global_ld.sum smsp__inst_executed_op_global_st.sum smsp__inst_executed_op_local_ld.sum "
     "smsp__inst_executed_op_local_st.sum smsp__inst_executed_op_shared_ld.sum smsp__inst_executed_op_shared_st.sum"
 )

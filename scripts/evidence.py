@@ -825,7 +825,14 @@ class Bench:
 
     def resources(self, day: Day) -> list[tuple[str, str, bytes]]:
         """Ask scripts/resources.py what the compiler says about a day's kernels. Returns and raises as `counters`."""
-        words = ["scripts/resources.py", "show", "--day", str(day.number), "--arch", *(arch.rstrip("a") for arch in self.archs)]
+        words = [
+            "scripts/resources.py",
+            "show",
+            "--day",
+            str(day.number),
+            "--arch",
+            *(arch.rstrip("a") for arch in self.archs),
+        ]
         script = self.root / words[0]
         if not script.is_file():
             raise Stop("there is no scripts/resources.py")

@@ -1,0 +1,83 @@
+"""Day 30's models against the recorded hardware counters: FLOP of every arithmetic, and the bytes that reach the L2."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+PROFILE = Path(__file__).resolve().parents[2] / "profile"
+FOLDERS = sorted(path.parent for path in PROFILE.glob("*/day30-counters.csv"))
+SECTOR = 32
+TOLERANCE = 1e-3  # what a thread does before and after its loop
+# FLOP of one instruction of a thread; those of half precision work on pairs.
+FLOP = {"fadd": 1, "fmul": 1, "ffma": 2, "dadd": 1, "dmul": 1, "dfma": 2, "hadd": 2, "hmul": 2, "hfma": 4}
+
+
+def launches_of(folder, ending):
+    """Return the launches of an export in order: a kernel's name without its arguments, and its counters."""
+    launches = {}
+    for row in csv.DictReader((folder / f"day30-{ending}").read_text().splitlines()):
+        name = row["Kernel Name"].removeprefix("void ").split("<")[0].split("(")[0]
+        counters = launches.setdefault(int(row["ID"]), (name, {}))[1]
+        counters[row["Metric Name"]] = float(row["Metric Value"].replace(",", ""))
+    return [launches[number] for number in sorted(launches)]
+
+
+def flop_of(counters):
+    """Return the FLOP that a launch's counters say."""
+    name = "smsp__sass_thread_inst_executed_op_{}_pred_on.sum"
+    return sum(flop * counters[name.format(operation)] for operation, flop in FLOP.items())
+
+
+def lines_of(folder, *kinds):
+    lines = map(json.loads, (folder / "day30.jsonl").read_text().splitlines())
+    return [line for line in lines if line["record"] in kinds]
+
+
+def compare(lines, launches):
+    """Return (variant, modelled FLOP, counted) for lines and launches that stand in one order."""
+    assert len(lines) == len(launches)
+    return [(line["variant"], line["flop"], flop_of(counters)) for line, (_, counters) in zip(lines, launches)]
+
+
+def flop_pairs(folder):
+    """Return (variant, modelled FLOP, counted) for every launch with FLOP outside the tensor cores."""
+    launches = launches_of(folder, "counters-inst.csv")
+    peaks = [launch for launch in launches if launch[0] == "arithmeticPeak"][:-1]  # the last is the issue row
+    ceilings = [line for line in lines_of(folder, "ceiling") if line["symbol"] == "arithmeticPeak"]
+    pairs = compare([line for line in ceilings if line["level"] == "compute"], peaks)
+    under = lines_of(folder, "curve", "row")
+    pairs += compare(under, launches[-len(under) :])
+    return [pair for pair in pairs if pair[1] > 0 and "tensor" not in pair[0]]
+
+
+def is_off(variant, model, counted):
+    # Without fusion, pairs of halves multiply and add by an FMA each: the hardware counts 2 FLOP for one that is meant.
+    expected = 2 * model if "16x2-muladd" in variant else model
+    return abs(counted / expected - 1) > TOLERANCE
+
+
+@pytest.fixture(params=FOLDERS, ids=lambda folder: folder.name)
+def folder(request):
+    return request.param
+
+
+def test_counted_flop_are_the_model(folder):
+    pairs = flop_pairs(folder)
+    assert len(pairs) >= 8 + 12 + 5
+    assert [pair for pair in pairs if is_off(*pair)] == []
+
+
+def test_half_the_steps_would_show(folder):
+    pairs = flop_pairs(folder)
+    assert all(is_off(variant, model, counted / 2) for variant, model, counted in pairs)
+
+
+def test_the_l2_gets_what_was_asked(folder):
+    launches = launches_of(folder, "counters.csv")
+    past_l1, rotating, _ = [counters for name, counters in launches if name == "readSlices"]
+    asked = next(line["bytes"] for line in lines_of(folder, "shape") if line["variant"] == "l2-read")
+    sectors = "lts__t_sectors_srcunit_tex.sum"
+    assert past_l1[sectors] * SECTOR == pytest.approx(asked, rel=TOLERANCE)
+    assert rotating[sectors] * SECTOR < 0.95 * asked  # requests of several SMs merged: why that row is no ceiling
