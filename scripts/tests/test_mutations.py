@@ -60,13 +60,13 @@ FAULTS = {
         Fault(
             "triad swaps its streams",
             "streamDram",
-            "word = fmaf(kTriadScale, other[k].at[w], word);",
-            "word = fmaf(kTriadScale, word, other[k].at[w]);",
+            "word = fmaf(kScale, other[k].at[w], word);",
+            "word = fmaf(kScale, word, other[k].at[w]);",
         ),
         Fault(
             "triad gives a NaN",
             "streamDram",
-            "word = fmaf(kTriadScale, other[k].at[w], word);",
+            "word = fmaf(kScale, other[k].at[w], word);",
             "word = fmaf(NAN, other[k].at[w], word);",
         ),
         Fault(
@@ -144,8 +144,8 @@ FAULTS = {
         Fault(
             "triad FP64 off by one",
             "triadFp64",
-            "fma(double(kTriadScale), b[i], a[i])",
-            "fma(double(kTriadScale), b[i ^ 1], a[i])",
+            "fma(double(kScale), b[i], a[i])",
+            "fma(double(kScale), b[i ^ 1], a[i])",
         ),
         Fault(
             "stencil takes a face for inside",
