@@ -121,7 +121,6 @@ enum cudaError_t {
   cudaErrorStreamCaptureInvalidated = 901,
   cudaErrorStreamCaptureImplicit = 906,
   cudaErrorCapturedEvent = 907,
-  cudaErrorGraphExecUpdateFailure = 910,
   cudaErrorUnknown = 999
 };
 
@@ -231,19 +230,6 @@ struct cudaKernelNodeParams {
   unsigned sharedMemBytes;
   void** kernelParams;  // never told here
   void** extra;
-};
-
-enum cudaGraphExecUpdateResult {
-  cudaGraphExecUpdateSuccess = 0,
-  cudaGraphExecUpdateErrorTopologyChanged = 2,
-  cudaGraphExecUpdateErrorNodeTypeChanged = 3,
-  cudaGraphExecUpdateErrorFunctionChanged = 4
-};
-
-struct cudaGraphExecUpdateResultInfo {
-  cudaGraphExecUpdateResult result;
-  cudaGraphNode_t errorNode;
-  cudaGraphNode_t errorFromNode;
 };
 
 enum cudaLaunchAttributeID { cudaLaunchAttributeProgrammaticStreamSerialization = 6 };
@@ -512,8 +498,6 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream);
 // The node is one of the graph that was instantiated, and its kernel stays the same one.
 cudaError_t cudaGraphExecKernelNodeSetParams(
     cudaGraphExec_t executable, cudaGraphNode_t node, const cudaKernelNodeParams* parameters);
-cudaError_t cudaGraphExecUpdate(
-    cudaGraphExec_t executable, cudaGraph_t graph, cudaGraphExecUpdateResultInfo* information);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 

@@ -382,26 +382,6 @@ cudaError_t cudaGraphExecKernelNodeSetParams(
   return note(error);
 }
 
-cudaError_t cudaGraphExecUpdate(
-    cudaGraphExec_t executable, cudaGraph_t graph, cudaGraphExecUpdateResultInfo* information) {
-  const cudaError_t error = check(executables().has(executable) && graphs().has(graph) && information);
-  if (error != cudaSuccess) return error;
-  *information = {cudaGraphExecUpdateSuccess, nullptr, nullptr};
-  if (graph->nodes.size() != executable->nodes.size()) information->result = cudaGraphExecUpdateErrorTopologyChanged;
-  for (size_t i = 0; i < graph->nodes.size() && information->result == cudaGraphExecUpdateSuccess; ++i) {
-    const Operation& before = executable->nodes[i].operation;
-    const Operation& after = graph->nodes[i].operation;
-    if (before.type != after.type)
-      information->result = cudaGraphExecUpdateErrorNodeTypeChanged;
-    else if (before.kernel.func != after.kernel.func)
-      information->result = cudaGraphExecUpdateErrorFunctionChanged;
-    if (information->result != cudaGraphExecUpdateSuccess) information->errorNode = &graph->nodes[i];
-  }
-  if (information->result != cudaGraphExecUpdateSuccess) return note(cudaErrorGraphExecUpdateFailure);
-  executable->nodes = graph->nodes;  // the origins stay: nodes are named by those of the first graph
-  return cudaSuccess;
-}
-
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
   const cudaError_t error = check(executables().remove(executable));
   if (error == cudaSuccess) delete executable;
