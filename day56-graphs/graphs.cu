@@ -669,7 +669,7 @@ struct Problem {
   vector<DeviceBuffer<float>> outputs;
 };
 
-// One kernel with its arguments: what is launched, recorded, and set in a graph's node.
+// One kernel with its arguments: launched, recorded, or set in a graph's node.
 struct Step {
   const char* symbol;
   int stage;  // whose output it writes
@@ -780,12 +780,10 @@ class Graph {
   void upload(cudaStream_t stream) const { CUDA_CHECK(cudaGraphUpload(executable_, stream)); }
   void launch(cudaStream_t stream) const { CUDA_CHECK(cudaGraphLaunch(executable_, stream)); }
 
-  // Gives every node the grid and the arguments of these steps.
-  void setParameters(const vector<Step>& steps) const {
-    for (const cudaGraphNode_t node : nodes())
-      for (const Step& step : steps)
-        if (kernelOf(node).func == step.node.func)
-          CUDA_CHECK(cudaGraphExecKernelNodeSetParams(executable_, node, &step.node));
+  // Gives the nodes the grids and the arguments of these steps: one node each, in order of capture.
+  void setParameters(const vector<cudaGraphNode_t>& of, const vector<Step>& steps) const {
+    for (size_t i = 0; i < steps.size(); ++i)
+      CUDA_CHECK(cudaGraphExecKernelNodeSetParams(executable_, of.at(i), &steps[i].node));
   }
 
   vector<cudaGraphNode_t> nodes() const {
@@ -821,7 +819,7 @@ class Graph {
 // The arms
 // ---------------------------------------------------------------------------------------------
 
-// One way to get the chain's work done.
+// One way to do the chain's work.
 struct Arm {
   const char* name;
   vector<Step> (*steps)(const Problem&);
@@ -887,7 +885,7 @@ bool overlapsHere(const cudaDeviceProp& gpu) {
 // Checking
 // ---------------------------------------------------------------------------------------------
 
-// Waits for what was launched; an error of it names what that was.
+// Waits for what was launched, and names it in an error.
 void synchronize(cudaStream_t stream, const string& what) {
   const cudaError_t status = cudaStreamSynchronize(stream);
   if (status != cudaSuccess)
@@ -930,7 +928,7 @@ class Checker {
     const vector<Step> after = kArms[kGraph].steps(to);
     Graph graph(before, 1, stream_);
     graph.instantiate();
-    graph.setParameters(after);
+    graph.setParameters(graph.nodes(), after);
     poisonOutputs(from);
     poisonOutputs(to);
     graph.launch(stream_);
@@ -1171,7 +1169,7 @@ constexpr const char* kQuantities[] = {"submission", "gpu", "end to end"};
 constexpr int kTimes = 3;
 constexpr int kGpu = 1, kEndToEnd = 2;
 
-// The saving of an arm against another, in each of the three times.
+// An arm against another, in each of the three times.
 struct Cell {
   const char* winner(int t) const {
     return times[t].faster == 0 ? "indistinguishable" : times[t].faster > 0 ? arm.name : other.name;
@@ -1182,7 +1180,6 @@ struct Cell {
   std::array<Saving, kTimes> times;
 };
 
-// Holds a stream, and lets it go.
 class Gate {
  public:
   void hold(cudaStream_t stream) const {
@@ -1249,7 +1246,7 @@ using Bill = vector<Summary>;
 
 template <class Once>
 Bill repeat(Once once) {
-  once(0);  // pays what the driver does once
+  once(1);  // pays what the driver does once
   vector<vector<double>> samples;
   for (int i = 0; i < kFresh; ++i) {
     const vector<double> times = once(i);
@@ -1260,7 +1257,7 @@ Bill repeat(Once once) {
 }
 
 // snippet: bill
-// Over fresh graphs, on an idle stream. A launch is timed until its work is done.
+// Over fresh graphs, on an idle stream; a launch is timed until its work is done.
 Bill measureBill(const Problem& at, cudaStream_t stream) {
   const vector<Step> steps = kArms[kGraph].steps(at);
   return repeat([&](int) {
@@ -1291,6 +1288,7 @@ Bill measureUpdates(const Problem& one, const Problem& two, cudaStream_t stream)
   const vector<Step> steps[] = {kArms[kGraph].steps(one), kArms[kGraph].steps(two)};
   Graph graph(steps[0], 1, stream);
   graph.instantiate();
+  const vector<cudaGraphNode_t> nodes = graph.nodes();
   return repeat([&](int i) {
     const vector<Step>& wanted = steps[i & 1];  // in turn, so it is a change every time
     vector<double> times;
@@ -1301,7 +1299,7 @@ Bill measureUpdates(const Problem& one, const Problem& two, cudaStream_t stream)
       times.push_back(lap());
     };
     launch(graph);
-    graph.setParameters(wanted);
+    graph.setParameters(nodes, wanted);
     launch(graph);
     Graph again(wanted, 1, stream);
     again.instantiate();
@@ -1363,7 +1361,7 @@ vector<Model> measureModels(const Problem& at, const Lab& lab) {
   return vector<Model>(summaries, summaries + kTimes);
 }
 
-// What all of it comes to.
+// All of it.
 struct Results {
   double copyBytes = 0;
   Timing copy;
@@ -1408,36 +1406,38 @@ void printHeadline(const Results& results) {
 
 void printArms(const Results& results, int l2Bytes) {
   printf(
-      "\nThe competitors, us per chain. ratio: end to end, to the graph that was sampled in turn. floor:\n"
-      "the GPU's time in %% of 36 bytes an element at cudaMemcpy's rate in this run, %.0f GB/s.\n",
+      "\nThe competitors, us per chain. floor: times 36 bytes an element at cudaMemcpy's rate in this run,\n"
+      "%.0f GB/s. ratio, saved: end to end, to the graph sampled in turn; no verdict, since what is\n"
+      "bound by launching follows the host, and that differs from run to run.\n",
       results.copyGbps());
   for (const Size& size : results.sizes) {
     const double floor = results.floorUs(size.n);
-    printf("\nn = %d, floor %.2f us%s\n  %-24s %10s %8s %10s %6s %8s  %s\n", size.n, floor,
+    printf("\nn = %d, floor %.2f us%s\n  %-24s %10s %8s %10s %8s %6s %26s\n", size.n, floor,
         fitsL2(size.n, l2Bytes) ? "; the buffers fit in L2 and may beat it" : "", "", kQuantities[0], kQuantities[1],
-        kQuantities[2], "ratio", "floor", "verdict, end to end");
-    const auto line = [&](const char* name, const Cell& cell, Summary Saving::*who, double graph, const char* verdict) {
+        kQuantities[2], "floor", "ratio", "saved");
+    const auto line = [&](const char* name, const Cell& cell, Summary Saving::*who) {
       const auto of = [&](int t) { return (cell.times[t].*who).median(); };
-      printf("  %-24s %10.2f %8.2f %10.2f %6.2f %6.0f %%  %s\n", name, of(0), of(kGpu), of(kEndToEnd),
-          of(kEndToEnd) / graph, 100 * of(kGpu) / floor, verdict);
+      const Saving& whole = cell.times[kEndToEnd];
+      const bool headline = &cell == &size.headline;
+      printf("  %-24s %10.2f %8.2f %10.2f %8.2f %6.2f %s\n", name, of(0), of(kGpu), of(kEndToEnd), of(kGpu) / floor,
+          of(kEndToEnd) / (headline ? whole.arms : whole.others).median(),
+          headline ? "" : spread(whole.median, whole.low, whole.high).c_str());
     };
-    const double graph = size.headline.times[kEndToEnd].arms.median();
-    line("launches", size.headline, &Saving::others, graph, "");
-    line("graph", size.headline, &Saving::arms, graph, "");
-    for (const Cell& cell : size.others)
-      line(cell.arm.name, cell, &Saving::arms, cell.times[kEndToEnd].others.median(), cell.winner(kEndToEnd));
+    line("launches", size.headline, &Saving::others);
+    line("graph", size.headline, &Saving::arms);
+    for (const Cell& cell : size.others) line(cell.arm.name, cell, &Saving::arms);
   }
 }
 
 void printBill(const Results& results) {
-  printf("\nThe bill of a graph, us: median [5th, 95th percentile] of %d fresh graphs\n  %-26s", kFresh, "n");
-  for (const Size& size : results.sizes) printf(" %26d", size.n);
+  printf("\nThe bill of a graph, us: medians of %d fresh graphs (percentiles: --json)\n  %-26s", kFresh, "n");
+  for (const Size& size : results.sizes) printf(" %9d", size.n);
   for (size_t item = 0; item < results.sizes[0].bill.size(); ++item) {
     printf("\n  %-26s", kBillItems[item]);
-    for (const Size& size : results.sizes) printf(" %s", spread(size.bill[item]).c_str());
+    for (const Size& size : results.sizes) printf(" %9.2f", size.bill[item].median());
   }
   printf("\n  %-26s", "iterations to break even");
-  for (const Size& size : results.sizes) printf(" %26s", size.breakEven ? to_string(size.breakEven).c_str() : "never");
+  for (const Size& size : results.sizes) printf(" %9s", size.breakEven ? to_string(size.breakEven).c_str() : "never");
   printf("\n\nFrom n = %d to %d and other memory, until the result is there, us\n", kTimedSizes[0], kTimedSizes[1]);
   for (size_t i = 0; i < results.updates.size(); ++i)
     printf("  %-26s %s\n", kUpdateItems[i], spread(results.updates[i]).c_str());
@@ -1473,9 +1473,9 @@ void printPath(const Results& results, const Size& size, const Cell& cell, const
     line.text("quantity", kQuantities[t]).timing(asTiming(saving.arms, cell.batch));
     line.text("against", cell.other.name).number("against_us", saving.others.median());
     line.number("saved_us", saving.median).number("saved_low_us", saving.low).number("saved_high_us", saving.high);
-    line.text("verdict", cell.winner(t));
+    if (&cell == &size.headline || &cell == &size.control) line.text("verdict", cell.winner(t));
     if (t == kGpu) {
-      line.number("floor_percent", 100 * saving.arms.median() / results.floorUs(size.n));
+      line.number("times_floor", saving.arms.median() / results.floorUs(size.n));
       line.boolean("fits_l2", fitsL2(size.n, l2Bytes));
     }
     if (t == kEndToEnd && &cell == &size.headline && size.breakEven > 0) line.integer("break_even", size.breakEven);
@@ -1515,7 +1515,7 @@ void printJson(const Results& results, int l2Bytes) {
 
 // ---------------------------------------------------------------------------------------------
 
-// Every arm once at every size, for a profiler: launches and graph in ranges of their own.
+// Every arm once at every size, each in a range of its own.
 void profile(const vector<Problem>& problems, bool programmatic, cudaStream_t stream) {
   for (const Problem& at : problems) {
     for (const int i : armsFor(at.n, programmatic)) {
