@@ -535,7 +535,6 @@ constexpr int ceilDivide(int a, int b) { return (a + b - 1) / b; }
 // The kernels
 // ---------------------------------------------------------------------------------------------
 
-// snippet: kernels
 // One thread owns kWidth adjacent floats of every stream: with 1 it is day 48's kernel, with 4 an
 // access is a float4, and the thread that hangs over the end takes its floats one by one.
 template <int kWidth>
@@ -608,7 +607,6 @@ template <int kWidth>
 __global__ void applyFused(const float* in, const float* residual, float* out, int n) {
   mapStreams<kWidth>([](float v, float r) { return clampRange(gelu(scaleBias(v)) + r); }, n, out, in, residual);
 }
-// end snippet: kernels
 
 // Holds a stream until the host opens the gate, or patience ends. What is submitted meanwhile waits
 // in the queue, so that submission is timed without the GPU, and then the GPU without submission.
@@ -677,7 +675,6 @@ struct Step {
   Launch launch;
 };
 
-// snippet: launch
 // The only launch of a chain's kernel, looked at also where it is captured.
 template <class... P>
 struct Arguments {
@@ -715,7 +712,6 @@ Step makeStep(const char* symbol, int stage, void (*kernel)(P...), int threads, 
   };
   return step;
 }
-// end snippet: launch
 
 // The four kernels, in order: launches and captures walk this list, so they cannot drift apart.
 template <int kWidth, bool kOverlap>
@@ -1256,7 +1252,6 @@ Bill repeat(Once once) {
   return Bill(samples.begin(), samples.end());
 }
 
-// snippet: bill
 // Over fresh graphs, on an idle stream; a launch is timed until its work is done.
 Bill measureBill(const Problem& at, cudaStream_t stream) {
   const vector<Step> steps = kArms[kGraph].steps(at);
@@ -1307,7 +1302,6 @@ Bill measureUpdates(const Problem& one, const Problem& two, cudaStream_t stream)
     return times;
   });
 }
-// end snippet: bill
 
 // One size: graph against launches, launches against themselves, all other arms against the graph.
 struct Size {

@@ -778,11 +778,16 @@ class Bench:
             raise Stop(f"scripts/resources.py ended with {done.returncode}: {done.stderr}".replace(f"{self.root}/", ""))
         return [("-resources.txt", shlex.join(words), done.stdout)]
 
-
     def timeline(self, day: Day) -> list[tuple[str, str, bytes]]:
         """Record the timeline of a day's --profile. Returns and raises as `counters`."""
         try:
-            return [(TIMELINE, f"scripts/timeline.py record ./{day.program}", timeline.record(self.folder / day.program).encode("utf-8"))]
+            return [
+                (
+                    TIMELINE,
+                    f"scripts/timeline.py record ./{day.program}",
+                    timeline.record(self.folder / day.program).encode("utf-8"),
+                )
+            ]
         except timeline.Stop as stop:
             raise Stop(str(stop)) from None
 

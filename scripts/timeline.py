@@ -5,8 +5,8 @@
   check FILE...    check traces: what is launched in the ranges named "launches" and "graph"
 
 A trace is in the Chrome format: one object a line with track (tid), name, ts and dur in microseconds, and the number by
-which CUPTI joins a call with the kernels that it started. ui.perfetto.dev and chrome://tracing open it. Its times are those of
-a traced run, in which every call takes longer: they are for looking at, and none is quoted.
+which CUPTI joins a call with the kernels that it started. ui.perfetto.dev and chrome://tracing open it. Its times are
+those of a traced run, in which every call takes longer: they are for looking at, and none is quoted.
 
 Where Nsight Systems is installed, it draws the same ranges: nsys profile --trace=cuda,nvtx ./graphs --profile
 
@@ -66,9 +66,9 @@ def starts_work(name: str) -> bool:
 def problems_of(events: list[dict]) -> list[str]:
     """Return what a trace shows that it must not, or lacks: a sentence for each.
 
-    In a range "launches" four kernel launches and nothing else start work, in a range "graph" one launch of a graph; either
-    way the GPU runs the four kernels of the chain and starts and ends them in order. (CUPTI stamps the start of a graph's node
-    now and then a little before the end of the node that it waits for.)
+    In a range "launches" four kernel launches and nothing else start work, in a range "graph" one launch of a graph.
+    Either way the GPU runs the four kernels of the chain, and starts and ends them in order. (CUPTI stamps the start of
+    a graph's node now and then a little before the end of the node that it waits for.)
     """
     problems = []
     for name, expected in EXPECTED.items():
@@ -127,7 +127,9 @@ def record(program: Path) -> str:
         recorder, trace = Path(temporary, "trace_cuda.so"), Path(temporary, "trace.json")
         command = [os.environ.get("CXX") or "g++", "-std=c++17", "-O1", "-shared", "-fPIC", f"-I{header}"]
         command += [f"-I{Path(nvcc).resolve().parent.parent / 'include'}", str(RECORDER), str(library)]
-        built = subprocess.run([*command, f"-Wl,-rpath,{library.parent}", "-o", recorder], capture_output=True, text=True)
+        built = subprocess.run(
+            [*command, f"-Wl,-rpath,{library.parent}", "-o", recorder], capture_output=True, text=True
+        )
         if built.returncode != 0:
             raise Stop(f"{RECORDER.name} does not compile: {built.stderr.strip()[:600]}")
         environment = {"CUDA_INJECTION64_PATH": str(recorder), "NVTX_INJECTION64_PATH": str(library)}
@@ -136,7 +138,9 @@ def record(program: Path) -> str:
             [program.resolve(), "--profile"], env=environment, capture_output=True, text=True, timeout=300, check=False
         )
         if done.returncode != 0 or not trace.is_file():
-            raise Stop(f"{program.name} --profile ended with {done.returncode} and no trace: {done.stderr.strip()[:600]}")
+            raise Stop(
+                f"{program.name} --profile ended with {done.returncode} and no trace: {done.stderr.strip()[:600]}"
+            )
         problems = check_file(trace, "the trace")
         if problems:
             raise Stop("\n".join(problems))

@@ -18,7 +18,7 @@ from days import OTHER_KERNELS, PROFILE_ORDER
 
 @dataclass(frozen=True)
 class Fault:
-    """One planted fault: `old` (exactly once in the source) becomes `new`; `kernel` and `says`, a pattern, are named."""
+    """One planted fault: `old` (once in the source) becomes `new`; `kernel` and `says` (a pattern) must be named."""
 
     name: str
     kernel: str
@@ -179,8 +179,7 @@ FAULTS = {
             "a capture that something ends",
             "applyScaleBias",
             "      cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;",
-            "      cudaStreamSynchronize(stream);\n"
-            "      cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;",
+            "      cudaStreamSynchronize(stream);\n      cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;",
             "its capture ended before its end",
         ),
         Fault(
@@ -208,9 +207,16 @@ FAULTS = {
             "n, out, in, residual + 1);\n}\n\ntemplate <int kWidth, bool kOverlap>",
         ),
         Fault("a clamp without its upper end", "applyClampRange", "fminf(fmaxf(v, kLow), kHigh)", "fmaxf(v, kLow)"),
-        Fault("a wide kernel that leaves its tail", "applyScaleBias", "i = first; i < n; ++i", "i = first; i < n - 1; ++i"),
+        Fault(
+            "a wide kernel that leaves its tail", "applyScaleBias", "i = first; i < n; ++i", "i = first; i < n - 1; ++i"
+        ),
         Fault("a wide kernel without its guard", "applyScaleBias", "if (first + kWidth <= n) {", "if (first < n) {"),
-        Fault("fused without the residual", "applyFused", "clampRange(gelu(scaleBias(v)) + r)", "clampRange(gelu(scaleBias(v)) + 0 * r)"),
+        Fault(
+            "fused without the residual",
+            "applyFused",
+            "clampRange(gelu(scaleBias(v)) + r)",
+            "clampRange(gelu(scaleBias(v)) + 0 * r)",
+        ),
         Fault("a gate that never opens", "holdStream", "while (*open == 0)", "while (*open < 2)"),
         Fault(
             "half of the library's copy",
