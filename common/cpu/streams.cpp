@@ -369,17 +369,17 @@ cudaError_t cudaGraphUpload(cudaGraphExec_t executable, cudaStream_t stream) {
 
 cudaError_t cudaGraphExecKernelNodeSetParams(
     cudaGraphExec_t executable, cudaGraphNode_t node, const cudaKernelNodeParams* parameters) {
-  cudaError_t error = check(executables().has(executable) && parameters && parameters->kernelParams);
+  const cudaError_t error = check(executables().has(executable) && parameters && parameters->kernelParams);
   if (error != cudaSuccess) return error;
   const auto& origins = executable->origins;
   const size_t at = std::find(origins.begin(), origins.end(), node) - origins.begin();
   if (at == origins.size() || !executable->nodes[at].operation.with) return note(cudaErrorInvalidValue);
   Operation& operation = executable->nodes[at].operation;
-  if (parameters->func != operation.kernel.func) return note(cudaErrorNotSupported);
+  if (parameters->func != operation.kernel.func) return note(cudaErrorNotSupported);  // CUDA takes another kernel
   Operation changed = operation.with(*parameters);
-  error = changed.check();
-  if (error == cudaSuccess) operation = std::move(changed);
-  return note(error);
+  if (changed.check() != cudaSuccess) return note(cudaErrorInvalidValue);
+  operation = std::move(changed);
+  return cudaSuccess;
 }
 
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
