@@ -11,6 +11,7 @@ from conftest import SOURCE_DIR
 
 SCRIPTS = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(SCRIPTS))
+import evidence  # noqa: E402
 import timeline  # noqa: E402
 
 RECORDED = sorted((SOURCE_DIR / "profile").glob("*/*-timeline.json"))
@@ -147,6 +148,29 @@ def test_a_file_that_is_not_there_is_named(tmp_path, capsys):
 @pytest.mark.parametrize("file", RECORDED, ids=lambda file: f"{file.parent.name}/{file.name}")
 def test_recorded_timelines(file):
     assert timeline.check_file(file, file.name) == []
+
+
+@pytest.mark.parametrize("file", RECORDED, ids=lambda file: f"{file.parent.name}/{file.name}")
+def test_evidence_holds_a_recorded_timeline_to_the_same(file, tmp_path):
+    """A trace that shows something else is named even where its manifest was made to fit, and a missing one is missed."""
+    folder = tmp_path / file.parent.name
+    shutil.copytree(file.parent, folder)
+    assert evidence.check_folder(folder, "here", SOURCE_DIR, lambda record: None)[0] == []
+
+    def replace(data):
+        manifest = json.loads((folder / "manifest.json").read_text())
+        entry = manifest["files"].pop(file.name)
+        (folder / file.name).unlink()
+        if data is not None:
+            (folder / file.name).write_bytes(data)
+            manifest["files"][file.name] = evidence.describe_file(data, entry["source"], entry["code"])
+        (folder / "manifest.json").write_text(json.dumps(manifest))
+        return evidence.check_folder(folder, "here", SOURCE_DIR, lambda record: None)[0]
+
+    changed = file.read_text().replace('"cudaGraphLaunch"', '"cudaLaunchKernel"', 1)
+    problems = replace(changed.encode())
+    assert any(problem.startswith(f"here/{file.name}: range 'graph' 1: calls that start work") for problem in problems)
+    assert any(f"does not list {file.name}" in problem for problem in replace(None))
 
 
 def test_the_recorder_compiles_without_a_warning(nvcc, cxx, tmp_path):
