@@ -152,7 +152,7 @@ def test_recorded_timelines(file):
 
 @pytest.mark.parametrize("file", RECORDED, ids=lambda file: f"{file.parent.name}/{file.name}")
 def test_evidence_holds_a_recorded_timeline_to_the_same(file, tmp_path):
-    """A trace that shows something else is named even where its manifest was made to fit, and a missing one is missed."""
+    """A trace that shows something else is named even where its manifest was made to fit, and so is a missing one."""
     folder = tmp_path / file.parent.name
     shutil.copytree(file.parent, folder)
     assert evidence.check_folder(folder, "here", SOURCE_DIR, lambda record: None)[0] == []
