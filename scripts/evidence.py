@@ -44,6 +44,7 @@ from typing import Any, Callable
 import counters
 import plot_roofline
 import rooflines
+import timeline
 from resources import find_nvcc
 from sync_common import write_whole
 
@@ -71,6 +72,9 @@ COMPILE_TIME = ("t4", "resources.")
 MERGER = "merge_dram.py"
 DERIVED = re.compile("|".join(["day[0-9]{2}-merged[.]jsonl", *map(re.escape, plot_roofline.NAMES)]))
 
+# The days that have something to show on a timeline: scripts/timeline.py records it and says what it must show.
+TIMELINE_DAYS = (56,)
+TIMELINE = "-timeline.json"
 
 AGAIN = "record again on the GPU: scripts/evidence.py record"
 DRAW = "scripts/evidence.py charts writes it"
@@ -453,6 +457,7 @@ def check_folder(folder: Path, shown: str, root: Path, refuse: Refusal) -> tuple
     for day, entry in manifest["days"].items():
         endings = [".jsonl", ".txt", *(ending for ending, _ in counters.PASSES if entry["counters"] == "taken")]
         endings += ["-resources.txt"] * (entry["resources"] == "taken")
+        endings += [TIMELINE] * (entry.get("timeline") == "taken")
         missing = [file_of(int(day), ending) for ending in endings if file_of(int(day), ending) not in files]
         problems += [f"{shown}/manifest.json: does not list {name}: {AGAIN}" for name in missing]
         name = file_of(int(day), ".jsonl")
@@ -469,6 +474,10 @@ def check_folder(folder: Path, shown: str, root: Path, refuse: Refusal) -> tuple
             flags = " ".join(read_day(root, entry["source"]).flags)
             if flags != entry["flags"]:
                 problems.append(f"{entry['source']}: built with '{flags}', {shown} with '{entry['flags']}': {AGAIN}")
+
+    for name in contents:
+        if name.endswith(TIMELINE):
+            problems += [f"{problem}: {RESTORE}" for problem in timeline.check_file(folder / name, f"{shown}/{name}")]
 
     for source, code in sorted({(entry["source"], entry["code"]) for entry in files.values()}):
         names = ", ".join(name for name, entry in files.items() if (entry["source"], entry["code"]) == (source, code))
@@ -841,6 +850,19 @@ class Bench:
             raise Stop(f"scripts/resources.py ended with {done.returncode}: {done.stderr}".replace(f"{self.root}/", ""))
         return [("-resources.txt", shlex.join(words), done.stdout)]
 
+    def timeline(self, day: Day) -> list[tuple[str, str, bytes]]:
+        """Record the timeline of a day's --profile. Returns and raises as `counters`."""
+        try:
+            return [
+                (
+                    TIMELINE,
+                    f"scripts/timeline.py record ./{day.program}",
+                    timeline.record(self.folder / day.program).encode("utf-8"),
+                )
+            ]
+        except timeline.Stop as stop:
+            raise Stop(str(stop)) from None
+
 
 def failure(day: Day, done: subprocess.CompletedProcess) -> Stop:
     """Return what to raise for a day's program that did not end with 0: 77 if it skipped, otherwise 1."""
@@ -899,6 +921,8 @@ def record_day(bench: Bench, day: Day) -> tuple[dict[str, bytes], dict, str]:
         "resources": keep_if_possible("resources", lambda: bench.resources(day)),
         "commands": commands,
     }
+    if day.number in TIMELINE_DAYS:
+        entry["timeline"] = keep_if_possible("timeline", lambda: bench.timeline(day))
     return files, entry, str(run.get("device"))
 
 

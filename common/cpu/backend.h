@@ -200,6 +200,8 @@ struct Operation {
   std::function<cudaError_t()> check;
   std::function<cudaError_t()> run;
   cudaKernelNodeParams kernel{};  // no function: a library's
+  // The same kernel with another grid, block and arguments; empty for all else.
+  std::function<Operation(const cudaKernelNodeParams&)> with{};
 };
 
 // Every operation on a stream comes through here. They run at once and in the order of the calls,

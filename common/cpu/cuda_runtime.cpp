@@ -151,19 +151,25 @@ static Kernel named(const Kernel& spelled) {
   return {plain.c_str(), full.c_str(), spelled.function};
 }
 
-void launchKernel(const Kernel& spelled, const LaunchConfig& config, ThreadBody body) {
-  const Kernel kernel = named(spelled);
+static Operation launchOf(const Kernel& kernel, const LaunchConfig& config, ThreadBody body, Rebind rebind) {
   Operation operation{cudaGraphNodeTypeKernel, [=] { return validate(kernel, config); },
       [kernel, config, body = std::move(body)] {
         runLaunch(kernel, config, body);
         return cudaSuccess;
-      },
-      {}};
+      }};
   operation.kernel.func = const_cast<void*>(kernel.function);
   operation.kernel.gridDim = config.grid;
   operation.kernel.blockDim = config.block;
   operation.kernel.sharedMemBytes = static_cast<unsigned>(config.sharedBytes);
-  note(enqueue(config.stream, std::move(operation)));
+  operation.with = [=](const cudaKernelNodeParams& other) {
+    const LaunchConfig changed(other.gridDim, other.blockDim, other.sharedMemBytes, config.stream);
+    return launchOf(kernel, changed, rebind(kernel.function, other.kernelParams), rebind);
+  };
+  return operation;
+}
+
+cudaError_t launchKernel(const Kernel& spelled, const LaunchConfig& config, ThreadBody body, Rebind rebind) {
+  return note(enqueue(config.stream, launchOf(named(spelled), config, std::move(body), rebind)));
 }
 
 cudaError_t enqueueLibraryCall(const char* name, const Text& shape, cudaStream_t stream, std::function<void()> run) {

@@ -232,6 +232,26 @@ struct cudaKernelNodeParams {
   void** extra;
 };
 
+enum cudaLaunchAttributeID { cudaLaunchAttributeProgrammaticStreamSerialization = 6 };
+
+union cudaLaunchAttributeValue {
+  int programmaticStreamSerializationAllowed;
+};
+
+struct cudaLaunchAttribute {
+  cudaLaunchAttributeID id;
+  cudaLaunchAttributeValue val;
+};
+
+struct cudaLaunchConfig_t {
+  dim3 gridDim;
+  dim3 blockDim;
+  size_t dynamicSmemBytes;
+  cudaStream_t stream;
+  cudaLaunchAttribute* attrs;  // they speak of overlap, which there is none of here: taken and not looked at
+  unsigned numAttrs;
+};
+
 constexpr unsigned cudaStreamDefault = 0;
 constexpr unsigned cudaStreamNonBlocking = 1;
 constexpr unsigned cudaEventDefault = 0;
@@ -472,11 +492,16 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph);
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status);
 
 cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count);
+cudaError_t cudaGraphGetRootNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count);
 cudaError_t cudaGraphNodeGetType(cudaGraphNode_t node, cudaGraphNodeType* type);
 cudaError_t cudaGraphKernelNodeGetParams(cudaGraphNode_t node, cudaKernelNodeParams* parameters);
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long flags = 0);
 cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long flags = 0);
+cudaError_t cudaGraphUpload(cudaGraphExec_t executable, cudaStream_t stream);
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream);
+// The node is one of the graph that was instantiated, and its kernel stays the same one.
+cudaError_t cudaGraphExecKernelNodeSetParams(
+    cudaGraphExec_t executable, cudaGraphNode_t node, const cudaKernelNodeParams* parameters);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 
@@ -523,7 +548,16 @@ struct Kernel {
 
 // Runs one thread of the kernel; the launch may outlive the statement that made it.
 using ThreadBody = std::function<void()>;
-void launchKernel(const Kernel& kernel, const LaunchConfig& config, ThreadBody body);
+// Makes such a body from the addresses of other arguments, as the node of a graph may be given.
+using Rebind = ThreadBody (*)(const void* kernel, void** arguments);
+cudaError_t launchKernel(const Kernel& kernel, const LaunchConfig& config, ThreadBody body, Rebind rebind);
+
+template <class... P, size_t... kIndex>
+ThreadBody rebind(void (*kernel)(P...), void** arguments, std::index_sequence<kIndex...>) {
+  return [kernel, stored = std::tuple<P...>(*static_cast<std::remove_reference_t<P>*>(arguments[kIndex])...)] {
+    std::apply(kernel, stored);
+  };
+}
 
 // What a lowered launch names; calling it with the kernel's arguments launches. Its parameters are
 // the kernel's own, so arguments convert as they do in any call.
@@ -533,9 +567,16 @@ class Launcher {
   Launcher(const char* symbol, const char* full, void (*kernel)(P...), const LaunchConfig& config)
       : symbol_(symbol), full_(full), kernel_(kernel), config_(config) {}
 
-  void operator()(P... parameters) const {
-    launchKernel({symbol_, full_, reinterpret_cast<const void*>(kernel_)}, config_,
-        [kernel = kernel_, stored = std::tuple<P...>(std::move(parameters)...)] { std::apply(kernel, stored); });
+  void operator()(P... parameters) const { start(std::move(parameters)...); }
+
+  cudaError_t start(P... parameters) const {
+    return launchKernel(
+        {symbol_, full_, reinterpret_cast<const void*>(kernel_)}, config_,
+        [kernel = kernel_, stored = std::tuple<P...>(std::move(parameters)...)] { std::apply(kernel, stored); },
+        [](const void* kernel, [[maybe_unused]] void** arguments) {
+          const auto typed = reinterpret_cast<void (*)(P...)>(const_cast<void*>(kernel));
+          return rebind(typed, arguments, std::index_sequence_for<P...>());
+        });
   }
 
  private:
@@ -551,3 +592,9 @@ Launcher<P...> launch(const char* symbol, const char* full, void (*kernel)(P...)
 }
 
 }  // namespace cuda_cpu
+
+template <class... P, class... A>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(P...), A&&... arguments) {
+  const cuda_cpu::LaunchConfig launched(config->gridDim, config->blockDim, config->dynamicSmemBytes, config->stream);
+  return cuda_cpu::launch("kernel", "kernel", kernel, launched).start(std::forward<A>(arguments)...);
+}

@@ -31,6 +31,7 @@ struct CUgraph_st {
 
 struct CUgraphExec_st {
   std::deque<CUgraphNode_st> nodes;
+  std::vector<cudaGraphNode_t> origins;  // of which nodes of the graph these are copies
 };
 
 namespace cuda_cpu {
@@ -306,6 +307,22 @@ cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t*
   return cudaSuccess;
 }
 
+// What was captured from one stream is one chain: its first node alone waits for none.
+cudaError_t cudaGraphGetRootNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count) {
+  const cudaError_t error = check(graphs().has(graph) && count);
+  if (error != cudaSuccess) return error;
+  const size_t roots = std::min<size_t>(graph->nodes.size(), 1);
+  if (nodes) {
+    const size_t given = std::min(*count, roots);
+    std::fill(nodes + given, nodes + *count, nullptr);
+    if (given != 0) nodes[0] = &graph->nodes.front();
+    *count = given;
+  } else {
+    *count = roots;
+  }
+  return cudaSuccess;
+}
+
 cudaError_t cudaGraphNodeGetType(cudaGraphNode_t node, cudaGraphNodeType* type) {
   const cudaError_t error = check(node && type);
   if (error == cudaSuccess) *type = node->operation.type;
@@ -324,7 +341,8 @@ cudaError_t cudaGraphKernelNodeGetParams(cudaGraphNode_t node, cudaKernelNodePar
 cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long flags) {
   const cudaError_t error = check(executable && graphs().has(graph) && flags == 0);
   if (error != cudaSuccess) return error;
-  *executable = new CUgraphExec_st{graph->nodes};
+  *executable = new CUgraphExec_st{graph->nodes, {}};
+  for (CUgraphNode_st& node : graph->nodes) (*executable)->origins.push_back(&node);
   executables().add(*executable);
   return cudaSuccess;
 }
@@ -339,6 +357,29 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
   error = checkStream(stream);
   if (error == cudaSuccess) error = refuseCapturing(stream);
   return note(error == cudaSuccess ? runNodes(executable->nodes) : error);
+}
+
+// What it moves to the device lies there already; a capture and a stream that is gone refuse it all the same.
+cudaError_t cudaGraphUpload(cudaGraphExec_t executable, cudaStream_t stream) {
+  cudaError_t error = check(executables().has(executable));
+  if (error != cudaSuccess) return error;
+  error = checkStream(stream);
+  return note(error == cudaSuccess ? refuseCapturing(stream) : error);
+}
+
+cudaError_t cudaGraphExecKernelNodeSetParams(
+    cudaGraphExec_t executable, cudaGraphNode_t node, const cudaKernelNodeParams* parameters) {
+  const cudaError_t error = check(executables().has(executable) && parameters && parameters->kernelParams);
+  if (error != cudaSuccess) return error;
+  const auto& origins = executable->origins;
+  const size_t at = std::find(origins.begin(), origins.end(), node) - origins.begin();
+  if (at == origins.size() || !executable->nodes[at].operation.with) return note(cudaErrorInvalidValue);
+  Operation& operation = executable->nodes[at].operation;
+  if (parameters->func != operation.kernel.func) return note(cudaErrorNotSupported);  // CUDA takes another kernel
+  Operation changed = operation.with(*parameters);
+  if (changed.check() != cudaSuccess) return note(cudaErrorInvalidValue);
+  operation = std::move(changed);
+  return cudaSuccess;
 }
 
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {

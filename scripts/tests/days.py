@@ -1,5 +1,7 @@
 """The kernels of each day's program, in the order in which `--profile` launches them."""
 
+CHAIN = ["applyScaleBias", "applyGelu", "applyAddResidual", "applyClampRange"]
+
 PROFILE_ORDER = {
     "day30-roofline/roofline": [
         *["streamDram"] * 8,
@@ -36,6 +38,8 @@ PROFILE_ORDER = {
         "polynomialHorner",
         "fmaPeak",
     ],
+    # At each of five sizes: launches, graph, wide launches, wide graph; fused launch and graph, wide fused launch.
+    "day56-graphs/graphs": [*CHAIN * 4, *["applyFused"] * 3] * 5,
 }
 
 # What else a day checks and times.
@@ -53,4 +57,10 @@ OTHER_KERNELS = {
         "matmulTiled<Tile<64, 64, 32, 8, 4, 2>, (Edge)2, true, true>",
     ],
     "day49-roofline/roofline": ["copyVector"],
+    "day56-graphs/graphs": [
+        "holdStream",
+        *[f"{kernel}<{width}, false>" for kernel in CHAIN for width in (1, 4)],
+        "applyFused<1>",
+        "applyFused<4>",
+    ],
 }

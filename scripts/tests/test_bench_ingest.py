@@ -23,6 +23,7 @@ DATA = Path(__file__).parent / "data" / "ingest"
 GPU = DATA / "day49-h200.jsonl"
 CPU = DATA / "day49-cpu-failed.jsonl"
 MATMUL = DATA / "day44-h200.jsonl"
+GRAPHS = DATA / "day56-h200.jsonl"
 GPU_LINES = GPU.read_text().splitlines()
 RUN, ROW = GPU_LINES[0], next(line for line in GPU_LINES if '"record":"row"' in line)
 
@@ -96,7 +97,7 @@ def a_run(minute=0, device="Card A", uuid="a", values=(1.0,), **changes):
 # ---- what comes in
 
 
-@pytest.mark.parametrize("file", [GPU, MATMUL], ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", [GPU, MATMUL, GRAPHS], ids=lambda file: file.stem)
 def test_every_record_type_has_its_table_and_every_key_its_column(db, file):
     records = [json.loads(line) for line in file.read_text().splitlines()]
     assert ingest(db, file) == f"{db}: runs added: 1 ({len(records)} records), there already: 0\n"
@@ -325,7 +326,7 @@ def test_what_is_not_our_database_is_left_alone(tmp_path):
 
 def test_the_fast_test_takes_what_the_days_print(tool):
     schema = tool.load_schema()
-    for line in [*GPU_LINES, *CPU.read_text().splitlines(), *MATMUL.read_text().splitlines()]:
+    for line in [*GPU_LINES, *(line for file in (CPU, MATMUL, GRAPHS) for line in file.read_text().splitlines())]:
         fields = json.loads(line)
         assert schema.kinds[fields["record"]].surely_valid(fields)
 
@@ -333,7 +334,7 @@ def test_the_fast_test_takes_what_the_days_print(tool):
 def test_the_fast_test_and_jsonschema_agree_on_mutated_records(tool):
     schema = tool.load_schema()
     validators = {name: jsonschema.Draft202012Validator(kind.schema) for name, kind in schema.kinds.items()}
-    records = [json.loads(line) for file in (GPU, CPU, MATMUL) for line in file.read_text().splitlines()]
+    records = [json.loads(line) for file in (GPU, CPU, MATMUL, GRAPHS) for line in file.read_text().splitlines()]
     values = [value for record in records for value in record.values()]
     values += [None, [], {}, "", "x", "x\n", "\x7f", "é", "x" * 121, True, False, 0, 1, -1, 1.0, 0.5, -0.0]
     values += [2**63 - 1, 2**63, -(2**70), 10**19, 1e18, 1.1e18, float("inf"), -float("inf"), 5e-324]

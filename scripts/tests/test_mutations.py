@@ -18,12 +18,13 @@ from days import OTHER_KERNELS, PROFILE_ORDER
 
 @dataclass(frozen=True)
 class Fault:
-    """One planted fault: `old` (exactly once in the source) becomes `new`, and `kernel` must be named."""
+    """One planted fault: `old` (once in the source) becomes `new`; `kernel` and `says` (a pattern) must be named."""
 
     name: str
     kernel: str
     old: str
     new: str
+    says: str = ""
 
 
 # What a day's checks take long over and the faults do not need: replaced like a fault, before it.
@@ -33,7 +34,12 @@ SMALLER = {
         "kLargestOnCpu = 1024": "kLargestOnCpu = 256",
         "s.m > kLargestOnCpu / 2": "s.m > 513",
         ", {1000, 1037, 513}}": "}",
-    }
+    },
+    "day56-graphs/graphs.cu": {
+        "1 << 14, 1 << 18, 1 << 22, 1 << 24}": "1 << 14}",
+        "kCheckSize = 1048576 + 611": "kCheckSize = 16384 + 611",
+        "kCycles = 1000": "kCycles = 20",
+    },
 }
 
 ADD = "out[i] = a[i] + b[i];\n}\n\n// Day 11"
@@ -265,6 +271,94 @@ FAULTS = {
             "g.b, CUDA_R_32F, g.n",
         ),
     ],
+    "day56-graphs/graphs.cu": [
+        Fault(
+            "a graph's launch deleted",
+            "applyScaleBias",
+            "CUDA_CHECK(cudaGraphLaunch(executable_, stream));",
+            "static_cast<void>(stream);",
+            r"\(graph, n = 16995\): 16995 of 16995 wrong, first wrong element 0 .*: got -?nan",
+        ),
+        Fault(
+            "a capture that loses a kernel",
+            "applyGelu",
+            "for (const Step& step : steps) step.launch(stream);\n      cudaStreamCaptureStatus",
+            "for (const Step& step : steps)\n          if (step.stage != 1) step.launch(stream);\n"
+            "      cudaStreamCaptureStatus",
+            r"\(graph, n = 16995\): .*got 3 nodes and 1 roots in the capture, want 4 and 1",
+        ),
+        Fault(
+            "a capture with a node too many",
+            "applyScaleBias",
+            "      cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;",
+            "      steps.back().launch(stream);\n      cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;",
+            "got 5 nodes and 1 roots in the capture, want 4 and 1",
+        ),
+        Fault(
+            "a capture with another grid",
+            "applyScaleBias",
+            "step.node.gridDim = dim3(blocks);",
+            "step.node.gridDim = dim3(blocks + 1);",
+            "no such kernel of 68 blocks of 256",
+        ),
+        Fault(
+            "a launch error inside the capture",
+            "applyScaleBias",
+            "kernel<<<blocks, kBlock, 0, stream>>>(each...);",
+            "cudaStreamCaptureStatus c; cudaStreamIsCapturing(stream, &c); kernel<<<blocks, c ? 2048 : kBlock, 0, "
+            "stream>>>(each...);",
+            "its launch failed: cudaErrorInvalidValue",
+        ),
+        Fault(
+            "a capture that something ends",
+            "applyScaleBias",
+            "      cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;",
+            "      cudaStreamSynchronize(stream);\n      cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;",
+            "its capture ended before its end",
+        ),
+        Fault(
+            "a stale pointer",
+            "applyScaleBias",
+            "graph.setParameters(graph.nodes(), after);",
+            "graph.setParameters(graph.nodes(), before);",
+            "a stale pointer",
+        ),
+        Fault(
+            "one node left as it was captured",
+            "applyAddResidual",
+            "for (size_t i = 0; i < steps.size(); ++i)\n      CUDA_CHECK(cudaGraphExec",
+            "for (size_t i = 0; i < steps.size(); ++i)\n      if (i != 2) CUDA_CHECK(cudaGraphExec",
+            r"\(graph, parameters set, n = 1024\)",
+        ),
+        Fault("scale NaN", "applyScaleBias", "v * kScale + kBias; }", "v * kScale + NAN; }"),
+        Fault("scale infinity", "applyScaleBias", "v * kScale + kBias; }", "v * kScale + INFINITY; }"),
+        Fault("scale minus infinity", "applyScaleBias", "v * kScale + kBias; }", "v * kScale - INFINITY; }"),
+        Fault("GELU with a wrong constant", "applyGelu", "kGeluB = 0.044715f", "kGeluB = 0.04472f"),
+        Fault(
+            "the residual of a neighbour",
+            "applyAddResidual",
+            "n, out, in, residual);\n}\n\ntemplate <int kWidth, bool kOverlap>",
+            "n, out, in, residual + 1);\n}\n\ntemplate <int kWidth, bool kOverlap>",
+        ),
+        Fault("a clamp without its upper end", "applyClampRange", "fminf(fmaxf(v, kLow), kHigh)", "fmaxf(v, kLow)"),
+        Fault(
+            "a wide kernel that leaves its tail", "applyScaleBias", "i = first; i < n; ++i", "i = first; i < n - 1; ++i"
+        ),
+        Fault("a wide kernel without its guard", "applyScaleBias", "if (first + kWidth <= n) {", "if (first < n) {"),
+        Fault(
+            "fused without the residual",
+            "applyFused",
+            "clampRange(gelu(scaleBias(v)) + r)",
+            "clampRange(gelu(scaleBias(v)) + 0 * r)",
+        ),
+        Fault("a gate that never opens", "holdStream", "while (*open == 0)", "while (*open < 2)"),
+        Fault(
+            "half of the library's copy",
+            "cudaMemcpyAsync",
+            "copyOut, copyIn, copyOut.bytes(),",
+            "copyOut, copyIn, copyOut.bytes() / 2,",
+        ),
+    ],
     "day49-roofline/roofline.cu": [
         Fault("add NaN", "vectorAdd", ADD, ADD.replace("a[i] + b[i]", "a[i] + NAN")),
         Fault("add infinity", "vectorAdd", ADD, ADD.replace("a[i] + b[i]", "a[i] + INFINITY")),
@@ -454,7 +548,9 @@ def small_source(day, source_dir):
 def test_planted_fault_is_caught(day, fault, source_dir, build_dir, cxx, tmp_path):
     source = replaced(small_source(day, source_dir), fault.old, fault.new, day)
     program = build_day(source, tmp_path, source_dir, build_dir, cxx)
-    assert_fails_naming(fault.kernel, *run_check(program))
+    code, output = run_check(program)
+    assert_fails_naming(fault.kernel, code, output)
+    assert re.search(fault.says, output), f"{fault.says!r} is not said:\n{output}"
 
 
 @pytest.fixture(scope="module")
@@ -469,6 +565,22 @@ def small_program(source_dir, build_dir, cxx, tmp_path_factory):
         return build_day(small_source(day, source_dir), tmp_path_factory.mktemp("small"), source_dir, build_dir, cxx)
 
     return build
+
+
+def test_a_graph_that_nobody_destroys_is_a_leak(source_dir, build_dir, cxx, tmp_path):
+    day = "day56-graphs/graphs.cu"
+    destroy = 'release(cudaGraphExecDestroy(executable_), "cudaGraphExecDestroy");'
+    source = replaced(small_source(day, source_dir), destroy, "{}", day)
+    program = build_day(source, tmp_path, source_dir, build_dir, cxx)
+    code, output = run_check(program, CUDA_DAYS_CPU_LEAKS="1")
+    assert code == 1
+    assert "executable graph(s)" in output
+
+
+@pytest.mark.parametrize("program", PROFILE_ORDER)
+def test_a_day_releases_all_it_takes(program, small_program):
+    code, output = run_check(small_program(program), CUDA_DAYS_CPU_LEAKS="1")
+    assert code == 0, output
 
 
 @pytest.mark.parametrize("day", SMALLER)

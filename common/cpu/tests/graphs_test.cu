@@ -98,6 +98,11 @@ void nodesTellWhatTheyAre() {
   count = 5;
   EXPECT(cudaGraphGetNodes(graph, nodes, &count) == cudaSuccess);
   EXPECT(count == 3 && nodes[2] != nullptr && nodes[3] == nullptr);
+  cudaGraphNode_t roots[2] = {nullptr, reinterpret_cast<cudaGraphNode_t>(&count)};
+  EXPECT(cudaGraphGetRootNodes(graph, nullptr, &count) == cudaSuccess && count == 1);
+  count = 2;
+  EXPECT(cudaGraphGetRootNodes(graph, roots, &count) == cudaSuccess && count == 1);
+  EXPECT(roots[0] == nodes[0] && roots[1] == nullptr);
   const cudaGraphNodeType want[] = {cudaGraphNodeTypeMemset, cudaGraphNodeTypeKernel, cudaGraphNodeTypeMemcpy};
   for (int i = 0; i < 3; ++i) {
     cudaGraphNodeType type{};
@@ -126,6 +131,77 @@ void nodesTellWhatTheyAre() {
   EXPECT(cudaGraphExecDestroy(nullptr) == cudaErrorInvalidValue);
   EXPECT(cudaGraphDestroy(nullptr) == cudaErrorInvalidValue);
   cudaGetLastError();
+}
+
+// Memory, number and grid of an instantiated node change; the graph that it came from stays as it was.
+void anExecutableTakesOtherArguments() {
+  Stream stream;
+  Buffer<int> first(64);
+  Buffer<int> second(64);
+  first.upload(std::vector<int>(64, 0));
+  second.upload(std::vector<int>(64, 0));
+  const cudaGraph_t graph = capture(stream, [&] {
+    EXPECT(cudaMemsetAsync(first.data(), 0, 64 * sizeof(int), stream) == cudaSuccess);
+    add<<<1, 32, 0, stream>>>(first.data(), 1);
+  });
+  cudaGraphNode_t nodes[2];
+  size_t count = 2;
+  EXPECT(cudaGraphGetNodes(graph, nodes, &count) == cudaSuccess && count == 2);
+  cudaGraphExec_t executable = nullptr;
+  EXPECT(cudaGraphInstantiate(&executable, graph) == cudaSuccess);
+  EXPECT(cudaGraphUpload(executable, stream) == cudaSuccess);
+
+  int* values = second.data();
+  int what = 7;
+  void* arguments[] = {&values, &what};
+  cudaKernelNodeParams parameters{};
+  EXPECT(cudaGraphKernelNodeGetParams(nodes[1], &parameters) == cudaSuccess);
+  parameters.gridDim = dim3(2);
+  parameters.kernelParams = arguments;
+  EXPECT(cudaGraphExecKernelNodeSetParams(executable, nodes[1], &parameters) == cudaSuccess);
+  what = 100;  // arguments were copied
+  EXPECT(cudaGraphLaunch(executable, stream) == cudaSuccess);
+  EXPECT(second.download() == std::vector<int>(64, 7));
+  EXPECT(first.download() == std::vector<int>(64, 0));
+
+  EXPECT(cudaGraphExecKernelNodeSetParams(executable, nodes[0], &parameters) == cudaErrorInvalidValue);
+  EXPECT(cudaGraphExecKernelNodeSetParams(executable, nullptr, &parameters) == cudaErrorInvalidValue);
+  EXPECT(cudaGraphExecKernelNodeSetParams(nullptr, nodes[1], &parameters) == cudaErrorInvalidValue);
+  parameters.blockDim = dim3(1025);
+  EXPECT(cudaGraphExecKernelNodeSetParams(executable, nodes[1], &parameters) == cudaErrorInvalidValue);
+  parameters.blockDim = dim3(32);
+  parameters.kernelParams = nullptr;
+  EXPECT(cudaGraphExecKernelNodeSetParams(executable, nodes[1], &parameters) == cudaErrorInvalidValue);
+  parameters.kernelParams = arguments;
+  parameters.func = reinterpret_cast<void*>(nothing);  // CUDA takes it, the CPU backend does not offer it
+  EXPECT(cudaGraphExecKernelNodeSetParams(executable, nodes[1], &parameters) == cudaErrorNotSupported);
+  EXPECT(cudaGraphLaunch(executable, stream) == cudaSuccess);
+  EXPECT(second.download() == std::vector<int>(64, 14));
+
+  EXPECT(cudaGraphExecDestroy(executable) == cudaSuccess);
+  EXPECT(cudaGraphUpload(executable, stream) == cudaErrorInvalidValue);
+  EXPECT(cudaGraphDestroy(graph) == cudaSuccess);
+  cudaGetLastError();
+}
+
+void aLaunchMayHaveAttributes() {
+  Stream stream;
+  Buffer<int> values(64);
+  values.upload(std::vector<int>(64, 0));
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(2);
+  config.blockDim = dim3(32);
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  EXPECT(cudaLaunchKernelEx(&config, add, values.data(), 5) == cudaSuccess);
+  EXPECT(values.download() == std::vector<int>(64, 5));
+  config.blockDim = dim3(1025);
+  const cudaError_t refused = cudaLaunchKernelEx(&config, add, values.data(), 5);
+  EXPECT(refused != cudaSuccess && cudaGetLastError() == refused);
 }
 
 void aReplayLooksAtItsMemoryAgain() {
@@ -158,6 +234,7 @@ void capturesBeginAndEndInPairs() {
   size_t count = 9;
   EXPECT(cudaGraphGetNodes(graph, nullptr, &count) == cudaSuccess);
   EXPECT(count == 0);
+  EXPECT(cudaGraphGetRootNodes(graph, nullptr, &count) == cudaSuccess && count == 0);
   EXPECT(cudaGraphDestroy(graph) == cudaSuccess);
   cudaGetLastError();
 }
@@ -240,6 +317,7 @@ void capturesRefuse() {
       {"synchronize event", [&] { return cudaEventSynchronize(elsewhere); }, kRefused, kGood, kRefused},
       {"record other", [&] { return cudaEventRecord(elsewhere, other); }, kGood, kGood, kGood},
       {"memory info", [&] { return cudaMemGetInfo(&bytes, &bytes); }, kGood, kGood, kGood},
+      {"upload graph other", [&] { return cudaGraphUpload(executable, other); }, kGood, kGood, kGood},
       {"launch graph", [&] { return cudaGraphLaunch(executable, stream); }, kRefused, kRefused, kRefused},
       {"launch graph other", [&] { return cudaGraphLaunch(executable, other); }, kGood, kGood, kGood},
   };
@@ -299,6 +377,8 @@ void capturesRefuse() {
 int main() {
   aCaptureRunsNothingAndAReplayAll();
   nodesTellWhatTheyAre();
+  anExecutableTakesOtherArguments();
+  aLaunchMayHaveAttributes();
   aReplayLooksAtItsMemoryAgain();
   capturesBeginAndEndInPairs();
   capturesRefuse();

@@ -1,0 +1,1593 @@
+// SPDX-License-Identifier: MIT
+//
+// Day 56: what does a CUDA graph really give back?
+//
+// A chain of four small kernels, launched one by one and replayed as one graph. It moves no byte
+// less; what it saves is submission on the CPU and gaps on the GPU. This program proves that both
+// compute the same, prices each part with its interval, the one-off bill and the break-even, and
+// sets the graph beside its competitors. It prices no graph with branches, copies or conditions.
+//
+//   build: nvcc -std=c++17 -O3 -arch=sm_75 -lineinfo -o graphs graphs.cu
+//   run:   ./graphs              (--help lists the rest)
+
+// common: includes
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <csignal>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <exception>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+using std::string, std::to_string, std::vector;
+// end common: includes
+
+#include <array>
+#include <chrono>
+#include <memory>
+#include <random>
+#include <tuple>
+
+#include <nvtx3/nvToolsExt.h>
+
+// The blocks between `// common:` markers are the same in every day (common/lesson.cuh). The
+// lesson goes on at "Sizes and knobs".
+
+// common: lesson
+constexpr int kExitOk = 0;
+constexpr int kExitFailed = 1;  // a check, a CUDA call or writing the output failed
+constexpr int kExitUsage = 2;  // a bad argument
+constexpr int kExitSkipped = 77;  // no usable GPU: a skip for CTest and Automake
+
+struct Stop {
+  int exitCode;
+  string message;
+};
+
+inline void checkCuda(cudaError_t status, const char* call, const char* file, int line) {
+  if (status == cudaSuccess) return;
+  throw Stop{kExitFailed,
+      string(file) + ":" + to_string(line) + ": " + call + " failed: " + cudaGetErrorName(status) + ": " +
+          cudaGetErrorString(status)};
+}
+#define CUDA_CHECK(call) checkCuda((call), #call, __FILE__, __LINE__)
+
+inline bool releaseFailed = false;
+inline void release(cudaError_t status, const char* call) {
+  if (status == cudaSuccess || std::uncaught_exceptions() > 0) return;
+  fprintf(stderr, "%s failed: %s: %s\n", call, cudaGetErrorName(status), cudaGetErrorString(status));
+  releaseFailed = true;
+}
+
+#ifdef CUDA_DAYS_CPU
+constexpr bool kOnCpu = true;
+#else
+constexpr bool kOnCpu = false;
+#endif
+
+enum class Mode { kTable, kCheck, kProfile };
+
+struct Options {
+  Mode mode = Mode::kTable;
+  bool json = false;
+  int device = 0;
+};
+
+struct Program {
+  int day;
+  const char* name;
+  const char* summary;
+};
+
+inline string usage(const Program& program) {
+  return string("usage: ") + program.name + " [--check | --profile] [--json] [--device N] [--help]\n\n" +
+      program.summary + R"(
+
+  (no argument)  check every kernel, time it, print the table
+  --check        the checks alone: without a GPU, for compute-sanitizer
+  --json         the same run as JSON lines, and nothing else on stdout
+  --profile      one launch per kernel in table order, no checks, for a profiler
+  --device N     which GPU, as the CUDA runtime counts them (default 0)
+  --help         this text
+
+exit code: 0 all checks passed, 1 a check or a call failed, 2 bad usage,
+           77 skipped: no usable GPU or not enough memory
+)";
+}
+
+inline void flushOutput() {
+  if (std::fflush(stdout) != 0 || std::ferror(stdout))
+    throw Stop{kExitFailed, string("cannot write to stdout: ") + std::strerror(errno)};
+}
+
+inline Options parseArguments(int argc, char** argv, const Program& program) {
+  Options options;
+  const auto refuse = [&](const string& why) { throw Stop{kExitUsage, why + "\n" + usage(program)}; };
+  for (int i = 1; i < argc; ++i) {
+    const string argument = argv[i];
+    if (argument == "--help") {
+      std::fputs(usage(program).c_str(), stdout);
+      flushOutput();
+      throw Stop{kExitOk, ""};
+    } else if (argument == "--check" || argument == "--profile") {
+      const Mode mode = argument == "--check" ? Mode::kCheck : Mode::kProfile;
+      if (options.mode != Mode::kTable && options.mode != mode)
+        refuse(argument + ": --check and --profile exclude each other");
+      options.mode = mode;
+    } else if (argument == "--json") {
+      options.json = true;
+    } else if (argument == "--device") {
+      if (++i == argc) refuse("--device: a device number is missing");
+      int length = 0;
+      if (std::sscanf(argv[i], "%6d%n", &options.device, &length) != 1 || argv[i][length] != '\0' || options.device < 0)
+        refuse(string("--device: '") + argv[i] + "' is not a device number (0, 1, ...)");
+    } else {
+      refuse("unknown argument '" + argument + "'");
+    }
+  }
+  if (options.json && options.mode == Mode::kProfile)
+    refuse("--json: --profile prints no rows, so there is nothing to write as JSON");
+  if (kOnCpu && options.mode == Mode::kTable)
+    throw Stop{kExitSkipped,
+        string(program.name) + " is built for the CPU, which proves results and never speed: run it with --check"};
+  return options;
+}
+
+template <class Body>
+int runLesson(int argc, char** argv, const Program& program, Body body) {
+#ifdef SIGPIPE
+  std::signal(SIGPIPE, SIG_IGN);
+#endif
+  int exitCode = kExitFailed;
+  string message;
+  try {
+    errno = 0;
+    if (std::ftell(stdout) < 0 && errno == EBADF) throw Stop{kExitFailed, "stdout is closed"};
+    exitCode = body(parseArguments(argc, argv, program));
+    flushOutput();
+  } catch (const Stop& stop) {
+    exitCode = stop.exitCode;
+    message = stop.message;
+  } catch (const std::exception& error) {
+    exitCode = kExitFailed;
+    message = error.what();
+  }
+  if (std::fflush(stdout) != 0) exitCode = kExitFailed;
+  if (!message.empty()) fprintf(stderr, "%s\n", message.c_str());
+  return exitCode == kExitOk && releaseFailed ? kExitFailed : exitCode;
+}
+
+#ifndef CUDA_DAYS_REVISION
+#define CUDA_DAYS_REVISION "unknown"
+#define CUDA_DAYS_FLAGS "unknown"
+#endif
+
+struct Device {
+  cudaDeviceProp properties;
+  int driver = 0, runtime = 0;  // CUDA versions: supported, built with
+  int codeArch = 0;  // 10 * major + minor of the machine code the driver picked
+};
+
+inline string cudaVersionText(int version) { return to_string(version / 1000) + "." + to_string(version % 1000 / 10); }
+
+#ifndef __CUDA_ARCH_LIST__
+#define __CUDA_ARCH_LIST__ 0
+#endif
+
+template <class Kernel>
+Device openDevice(int index, Kernel* kernel) {
+  Device device;
+  cudaDeviceProp& gpu = device.properties;
+  CUDA_CHECK(cudaRuntimeGetVersion(&device.runtime));
+  CUDA_CHECK(cudaDriverGetVersion(&device.driver));
+  if (device.driver == 0)
+    throw Stop{kExitSkipped,
+        "no NVIDIA driver is visible (WSL: update the Windows driver; Docker: --gpus all). "
+        "Without a GPU the CPU build proves the same kernels: scripts/lessons run"};
+  int count = 0;
+  const cudaError_t found = cudaGetDeviceCount(&count);
+  const string driver = cudaVersionText(device.driver);
+  if (found == cudaErrorInsufficientDriver)
+    throw Stop{kExitFailed,
+        "the driver supports CUDA " + driver + ", this program was built with toolkit " +
+            cudaVersionText(device.runtime) + ": update the driver, or build with toolkit " + driver + " or older"};
+  if (found == cudaErrorNoDevice || (found == cudaSuccess && count == 0))
+    throw Stop{kExitSkipped, "an NVIDIA driver is here but it shows no GPU (is CUDA_VISIBLE_DEVICES set?)"};
+  CUDA_CHECK(found);
+  if (index >= count)
+    throw Stop{kExitUsage,
+        "--device " + to_string(index) + " is out of range: valid is " +
+            (count == 1 ? "0" : "0 to " + to_string(count - 1))};
+  CUDA_CHECK(cudaSetDevice(index));
+  CUDA_CHECK(cudaGetDeviceProperties(&gpu, index));
+
+  cudaFuncAttributes attributes;
+  const cudaError_t fits = cudaFuncGetAttributes(&attributes, kernel);
+  if (fits == cudaErrorNoKernelImageForDevice || fits == cudaErrorInvalidDeviceFunction ||
+      fits == cudaErrorUnsupportedPtxVersion) {
+    const string sm = to_string(10 * gpu.major + gpu.minor);
+    string held;
+    for (const int arch : {__CUDA_ARCH_LIST__}) held += (held.empty() ? "sm_" : ", sm_") + to_string(arch / 10);
+    throw Stop{kExitFailed,
+        string("this GPU (") + gpu.name + ") is sm_" + sm + ", the program holds " + held + ": build with -arch=sm_" +
+            sm + " (CMake: -DCMAKE_CUDA_ARCHITECTURES=" + sm + ")"};
+  }
+  CUDA_CHECK(fits);
+  device.codeArch = attributes.binaryVersion;
+  return device;
+}
+
+inline void requireDeviceMemory(size_t bytes) {
+  size_t free = 0;
+  size_t total = 0;
+  CUDA_CHECK(cudaMemGetInfo(&free, &total));
+  if (bytes > free)
+    throw Stop{kExitSkipped,
+        "not enough device memory: " + to_string(bytes >> 20) + " MiB needed, " + to_string(free >> 20) + " MiB free"};
+}
+
+inline void printBanner(const Device& device) {
+  const cudaDeviceProp& gpu = device.properties;
+  printf("%s%s (compute capability %d.%d), %d SMs, %.1f MiB L2\n", kOnCpu ? "" : "GPU: ", gpu.name, gpu.major,
+      gpu.minor, gpu.multiProcessorCount, gpu.l2CacheSize / 1048576.0);
+  printf("CUDA driver %s, runtime %s, code for sm_%d\n\n", cudaVersionText(device.driver).c_str(),
+      cudaVersionText(device.runtime).c_str(), device.codeArch);
+}
+
+template <class T>
+class DeviceBuffer {
+ public:
+  explicit DeviceBuffer(size_t count) : count_(count) { CUDA_CHECK(cudaMalloc(&data_, bytes())); }
+  ~DeviceBuffer() { release(cudaFree(data_), "cudaFree"); }
+  DeviceBuffer(DeviceBuffer&& other) noexcept : data_(std::exchange(other.data_, nullptr)), count_(other.count_) {}
+  operator T*() const { return data_; }
+  size_t count() const { return count_; }
+  size_t bytes() const { return count_ * sizeof(T); }
+
+ private:
+  T* data_ = nullptr;
+  size_t count_;
+};
+
+class Stream {
+ public:
+  Stream() { CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
+  ~Stream() { release(cudaStreamDestroy(stream_), "cudaStreamDestroy"); }
+  Stream(const Stream&) = delete;
+  operator cudaStream_t() const { return stream_; }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+class Event {
+ public:
+  Event() { CUDA_CHECK(cudaEventCreate(&event_)); }
+  ~Event() { release(cudaEventDestroy(event_), "cudaEventDestroy"); }
+  Event(const Event&) = delete;
+  operator cudaEvent_t() const { return event_; }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+inline void poison(void* data, size_t bytes, cudaStream_t stream) {
+  CUDA_CHECK(cudaMemsetAsync(data, 0xFF, bytes, stream));
+}
+
+struct Verdict {
+  size_t checked = 0, wrong = 0;
+  double worst = 0;  // accepted error, as a fraction of what is allowed
+  string message;
+};
+
+template <class T, class Want>
+Verdict compare(const T* got, size_t rows, size_t columns, double relative, double absolute, Want want) {
+  Verdict verdict;
+  verdict.checked = rows * columns;
+  for (size_t row = 0; row < rows; ++row) {
+    for (size_t column = 0; column < columns; ++column) {
+      const size_t index = row * columns + column;
+      const double expected = want(row, column);
+      const double difference = got[index] - expected;
+      if (difference == 0) continue;
+      const double error = std::fabs(difference);
+      const double allowed = absolute + relative * std::fabs(expected);
+      if (!(error <= allowed) || !std::isfinite(expected)) {
+        if (verdict.wrong++ == 0) {
+          char text[200];
+          snprintf(text, sizeof text, "first wrong element %zu (row %zu, column %zu): got %.9g, want %.9g", index, row,
+              column, double(got[index]), expected);
+          verdict.message = text;
+        }
+      } else {
+        verdict.worst = std::max(verdict.worst, error / allowed);
+      }
+    }
+  }
+  return verdict;
+}
+
+inline void finish(const char* symbol, cudaStream_t stream) {
+  const string call = string("kernel ") + symbol;
+  checkCuda(cudaGetLastError(), call.c_str(), __FILE__, __LINE__);
+  checkCuda(cudaStreamSynchronize(stream), call.c_str(), __FILE__, __LINE__);
+}
+
+using Launch = std::function<void(cudaStream_t)>;
+
+struct Timing {
+  double ms = 0, msMin = 0, msMax = 0;  // of one launch; ms is the median
+  int samples = 0, batch = 0;  // batch: launches per sample
+
+  double spreadPercent() const { return 100 * (msMax - msMin) / ms; }
+};
+
+constexpr double kSampleMs = 1, kWarmupWindowMs = 5, kWarmupLimitMs = 1000, kWarmupAgreement = 0.01;
+constexpr int kSamples = 21;
+
+inline double timeBatch(cudaStream_t stream, const Event& begin, const Event& end, const Launch& launch, int count) {
+  CUDA_CHECK(cudaEventRecord(begin, stream));
+  for (int i = 0; i < count; ++i) launch(stream);
+  CUDA_CHECK(cudaEventRecord(end, stream));
+  CUDA_CHECK(cudaEventSynchronize(end));
+  float ms = 0;
+  CUDA_CHECK(cudaEventElapsedTime(&ms, begin, end));
+  if (!std::isfinite(ms) || !(ms > 0))
+    throw Stop{kExitFailed, "timing: " + to_string(count) + " launches took " + to_string(ms) + " ms, which cannot be"};
+  return double(ms) / count;
+}
+
+inline double warmUp(cudaStream_t stream, const Event& begin, const Event& end, const Launch& launch) {
+  double previous = timeBatch(stream, begin, end, launch, 1);
+  for (double spent = previous; spent < kWarmupLimitMs;) {
+    const int count = std::max(1, int(std::ceil(kWarmupWindowMs / previous)));
+    const double now = timeBatch(stream, begin, end, launch, count);
+    spent += now * count;
+    if (std::fabs(now - previous) <= kWarmupAgreement * previous) return now;
+    previous = now;
+  }
+  return previous;
+}
+
+inline vector<Timing> measureInTurn(
+    cudaStream_t stream, const vector<Launch>& launches, int samples = kSamples, int each = 1) {
+  const Event begin;
+  const Event end;
+  vector<int> batches;
+  vector<vector<double>> times(launches.size());
+  for (const Launch& launch : launches)
+    batches.push_back(std::max(1, int(std::ceil(kSampleMs / warmUp(stream, begin, end, launch)))));
+  for (int sample = 0; sample < samples; ++sample)
+    for (size_t i = 0; i < launches.size(); ++i)
+      times[i].push_back(timeBatch(stream, begin, end, launches[i], batches[i]) / each);
+  vector<Timing> timings;
+  for (size_t i = 0; i < launches.size(); ++i) {
+    std::sort(times[i].begin(), times[i].end());
+    timings.push_back({times[i][samples / 2], times[i].front(), times[i].back(), samples, batches[i] * each});
+  }
+  return timings;
+}
+
+inline Timing measure(cudaStream_t stream, const Launch& launch) { return measureInTurn(stream, {launch}).front(); }
+
+struct ClockSpan {
+  long long cycles, nanoseconds;
+  double megahertz() const { return 1e3 * double(cycles) / nanoseconds; }
+};
+
+__device__ inline ClockSpan readClock() {
+  ClockSpan now = {0, 0};
+#ifdef __CUDA_ARCH__
+  now.cycles = clock64();
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now.nanoseconds));
+#endif
+  return now;
+}
+
+class JsonLine {
+ public:
+  explicit JsonLine(const char* record) { text("record", record); }
+  JsonLine(const char* record, int day, const string& variant, const char* symbol) : JsonLine(record) {
+    integer("day", day).text("variant", variant).text("symbol", symbol);
+  }
+
+  JsonLine& text(const char* key, const string& value) {
+    string quoted = "\"";
+    for (const unsigned char c : value) {
+      if (c == '"' || c == '\\') quoted += '\\';
+      char control[8] = {char(c)};
+      if (c < 0x20) snprintf(control, sizeof control, "\\u%04x", c);
+      quoted += control;
+    }
+    return raw(key, quoted + "\"");
+  }
+  JsonLine& integer(const char* key, long long value) { return raw(key, to_string(value)); }
+  JsonLine& boolean(const char* key, bool value) { return raw(key, value ? "true" : "false"); }
+  JsonLine& number(const char* key, double value) {
+    if (!std::isfinite(value)) throw Stop{kExitFailed, string("JSON: '") + key + "' is not a finite number"};
+    char digits[32];
+    snprintf(digits, sizeof digits, "%.9g", value);
+    return raw(key, digits);
+  }
+  JsonLine& timing(const Timing& timing) {
+    number("ms", timing.ms).number("ms_min", timing.msMin).number("ms_max", timing.msMax);
+    return integer("samples", timing.samples).integer("batch", timing.batch);
+  }
+  JsonLine& metric(const char* name, double value, const char* unit) {
+    return text("metric", name).number("value", value).text("unit", unit);
+  }
+
+  string str() const { return "{" + body_ + "}"; }
+  void print() const {
+    printf("%s\n", str().c_str());
+    flushOutput();
+  }
+
+ private:
+  JsonLine& raw(const char* key, const string& value) {
+    if (!body_.empty()) body_ += ',';
+    body_ += string("\"") + key + "\":" + value;
+    return *this;
+  }
+
+  string body_;
+};
+
+inline int reportCheck(int day, const string& variant, const char* symbol, const string& size, const Verdict& verdict,
+    Mode mode, bool json) {
+  const bool ok = verdict.wrong == 0;
+  if (!ok)
+    fprintf(stderr, "FAILED %s (%s, %s): %zu of %zu wrong, %s\n", symbol, variant.c_str(), size.c_str(), verdict.wrong,
+        verdict.checked, verdict.message.c_str());
+  if (json) {
+    JsonLine line("check", day, variant, symbol);
+    line.text("size", size)
+        .boolean("ok", ok)
+        .integer("checked", verdict.checked)
+        .integer("wrong", verdict.wrong)
+        .number("worst", verdict.worst);
+    if (!ok) line.text("message", verdict.message);
+    line.print();
+  } else if (mode == Mode::kCheck) {
+    printf("%-26s %-24s %-28s %9zu values, worst error %5.1f %% of allowed  %s\n", symbol, variant.c_str(),
+        size.c_str(), verdict.checked, 100 * verdict.worst, ok ? "ok" : "FAILED");
+    flushOutput();
+  }
+  return !ok;
+}
+
+inline void printRunRecord(const Program& program, const Device& device) {
+  const cudaDeviceProp& gpu = device.properties;
+  char uuid[48] = "GPU-";
+  for (int i = 0, at = 4; i < 16; ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) uuid[at++] = '-';
+    at += snprintf(uuid + at, sizeof uuid - at, "%02x", gpu.uuid.bytes[i] & 0xFF);
+  }
+  char pci[24];
+  snprintf(pci, sizeof pci, "%04x:%02x:%02x.0", gpu.pciDomainID, gpu.pciBusID, gpu.pciDeviceID);
+  char utc[24] = "";
+  const std::time_t now = std::time(nullptr);
+  std::strftime(utc, sizeof utc, "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&now));
+  JsonLine line("run");
+  line.integer("schema", 1).integer("day", program.day).text("program", program.name);
+  line.text("device", gpu.name).text("cc", to_string(gpu.major) + "." + to_string(gpu.minor));
+  line.integer("sms", gpu.multiProcessorCount).integer("l2_bytes", gpu.l2CacheSize);
+  line.text("driver", cudaVersionText(device.driver)).text("runtime", cudaVersionText(device.runtime));
+  line.text("arch", "sm_" + to_string(device.codeArch)).text("backend", kOnCpu ? "cpu" : "cuda");
+  line.text("uuid", uuid).text("pci", pci).text("revision", CUDA_DAYS_REVISION).text("flags", CUDA_DAYS_FLAGS);
+  line.text("utc", utc).print();
+}
+// end common: lesson
+
+// common: pinned
+template <class T>
+class PinnedBuffer {
+ public:
+  explicit PinnedBuffer(size_t count) : count_(count) { CUDA_CHECK(cudaMallocHost(&data_, count * sizeof(T))); }
+  ~PinnedBuffer() { release(cudaFreeHost(data_), "cudaFreeHost"); }
+  PinnedBuffer(const PinnedBuffer&) = delete;
+  operator T*() const { return data_; }
+  size_t count() const { return count_; }
+
+ private:
+  T* data_ = nullptr;
+  size_t count_;
+};
+// end common: pinned
+
+// ---- Sizes and knobs
+
+constexpr Program kProgram = {56, "graphs", "Day 56: what a CUDA graph gives back to a chain of four small kernels."};
+
+constexpr int kBlock = 256;  // 4 blocks fill an SM of a T4, 8 one of an H200
+constexpr int kStages = 4;
+constexpr int kCheckSize = 1048576 + 611;  // odd, 611 = 13 x 47: no launch shape covers it exactly
+constexpr int kTimedSizes[] = {1 << 10, 1 << 14, 1 << 18, 1 << 22, 1 << 24};
+constexpr int kSmallest = kTimedSizes[0];
+
+// A sample is a batch of whole-chain iterations, fewer where the chain takes long.
+constexpr int kBatch = 20;
+constexpr double kBatchMs = 2;
+constexpr int kRounds = 16;  // A B B A: two samples of each, so 32 pairs
+constexpr int kWarmRounds = 2;  // rounds before them that do not count
+
+// Two arms are told apart where the whole interval of their paired difference lies beyond kMargin
+// of the median: two runs differ by about as much.
+constexpr double kConfidence = 0.99;
+constexpr int kResamples = 2000;
+constexpr double kMargin = 0.01;
+
+constexpr int kChains = 20;  // many chains in one graph
+constexpr int kChainsUpTo = 1 << 18;  // above, submission hides behind the work
+constexpr int kModelChains[] = {1, 5, 25};  // graphs of 4, 20 and 100 nodes
+constexpr int kModelBatch = 8;
+constexpr int kFresh = 32;  // fresh graphs for the bill
+constexpr int kCycles = 1000;  // captured, instantiated and destroyed, to see a leak
+
+constexpr double kCopyOverL2 = 4;  // a copy that streams from DRAM
+constexpr size_t kCopyMinBytes = size_t(64) << 20;
+constexpr double kChainBytes = 36;  // per element: 8 + 8 + 12 + 8
+
+// The gate gives up after so many clocks (about a second).
+constexpr long long kPatience = 1LL << 31;
+constexpr long long kShortPatience = 1 << 20;
+
+constexpr float kScale = 1.5f, kBias = -0.25f;
+constexpr float kGeluA = 0.7978845608f, kGeluB = 0.044715f;  // sqrt(2 / pi); Hendrycks, Gimpel 2016
+constexpr float kLow = -6, kHigh = 3;
+constexpr int kPeriodX = 2048, kPeriodR = 97;  // of the inputs; coprime, and 97 divides no size
+
+constexpr double kRelative = 1e-5, kAbsolute = 1e-6;
+
+static_assert(kCheckSize % 2 == 1 && kCheckSize % kBlock != 0, "every guard runs, the float4's too");
+static_assert(kSmallest % 4 == 0, "aligned float4 accesses");
+static_assert(kBatch % kChains == 0, "a sample is whole graphs");
+
+constexpr int ceilDivide(int a, int b) { return (a + b - 1) / b; }
+
+// ---- The kernels
+
+// One thread owns kWidth adjacent floats of every stream: with 1 it is day 48's kernel, with 4 an
+// access is a float4, and the thread that hangs over the end takes its floats one by one.
+template <int kWidth>
+struct alignas(kWidth * sizeof(float)) Pack {
+  float at[kWidth];
+};
+
+template <int kWidth, class Stage, class... Packs>
+__device__ Pack<kWidth> mapPacks(Stage stage, const Packs&... in) {
+  Pack<kWidth> result;
+#pragma unroll
+  for (int k = 0; k < kWidth; ++k) result.at[k] = stage(in.at[k]...);
+  return result;
+}
+
+template <int kWidth, class Stage, class... In>
+__device__ void mapStreams(Stage stage, int n, float* out, const In*... in) {
+  using Wide = Pack<kWidth>;
+  const int first = (blockIdx.x * blockDim.x + threadIdx.x) * kWidth;
+  if (first + kWidth <= n) {
+    *reinterpret_cast<Wide*>(out + first) = mapPacks<kWidth>(stage, *reinterpret_cast<const Wide*>(in + first)...);
+  } else {
+    for (int i = first; i < n; ++i) out[i] = stage(in[i]...);
+  }
+}
+
+// Programmatic dependent launch (sm_90): the next kernel may start once every block of this one has
+// come here. It then waits until the one before it has ended and its stores can be seen.
+template <bool kOverlap>
+__device__ void waitForPrevious() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  if (kOverlap) {
+    cudaTriggerProgrammaticLaunchCompletion();
+    cudaGridDependencySynchronize();
+  }
+#endif
+}
+
+__device__ float scaleBias(float v) { return v * kScale + kBias; }
+__device__ float gelu(float v) { return 0.5f * v * (1.0f + tanhf(kGeluA * (v + kGeluB * v * v * v))); }
+__device__ float clampRange(float v) { return fminf(fmaxf(v, kLow), kHigh); }
+
+template <int kWidth, bool kOverlap>
+__global__ void applyScaleBias(const float* in, float* out, int n) {
+  waitForPrevious<kOverlap>();
+  mapStreams<kWidth>([](float v) { return scaleBias(v); }, n, out, in);
+}
+
+template <int kWidth, bool kOverlap>
+__global__ void applyGelu(const float* in, float* out, int n) {
+  waitForPrevious<kOverlap>();
+  mapStreams<kWidth>([](float v) { return gelu(v); }, n, out, in);
+}
+
+template <int kWidth, bool kOverlap>
+__global__ void applyAddResidual(const float* in, const float* residual, float* out, int n) {
+  waitForPrevious<kOverlap>();
+  mapStreams<kWidth>([](float v, float r) { return v + r; }, n, out, in, residual);
+}
+
+template <int kWidth, bool kOverlap>
+__global__ void applyClampRange(const float* in, float* out, int n) {
+  waitForPrevious<kOverlap>();
+  mapStreams<kWidth>([](float v) { return clampRange(v); }, n, out, in);
+}
+
+// The whole chain in registers: 12 bytes an element instead of 36. Not bit for bit the chain: gelu's
+// last product and the residual's sum meet here, and become one FMA with one rounding fewer.
+template <int kWidth>
+__global__ void applyFused(const float* in, const float* residual, float* out, int n) {
+  mapStreams<kWidth>([](float v, float r) { return clampRange(gelu(scaleBias(v)) + r); }, n, out, in, residual);
+}
+
+// Holds a stream until the host opens the gate, or patience ends. What is submitted meanwhile waits
+// in the queue, so that submission is timed without the GPU, and then the GPU without submission.
+enum GateState : int { kUntouched, kReleased, kTimedOut };
+__global__ void holdStream(const volatile int* open, volatile int* state, long long patience) {
+  const long long begin = clock64();
+  while (*open == 0) {
+    if (clock64() - begin > patience) {
+      *state = kTimedOut;
+      return;
+    }
+  }
+  *state = kReleased;
+}
+
+// ---- Inputs and CPU reference
+
+float inputX(int i) { return float(i % kPeriodX) / (kPeriodX / 8) - 4; }  // [-4, 4)
+float inputResidual(int i) { return float(i % kPeriodR) / kPeriodR - 0.5f; }
+
+// The chain in double, up to a stage. Two stages depend on x alone and repeat after kPeriodX elements.
+class Reference {
+ public:
+  Reference() {
+    for (int i = 0; i < kPeriodX; ++i) {
+      const double v = double(inputX(i)) * kScale + kBias;
+      scaled_.push_back(v);
+      activated_.push_back(0.5 * v * (1 + std::tanh(0.7978845608 * (v + 0.044715 * v * v * v))));
+    }
+  }
+
+  double operator()(int stage, int i) const {
+    if (stage < 2) return (stage == 0 ? scaled_ : activated_)[i % kPeriodX];
+    const double summed = activated_[i % kPeriodX] + inputResidual(i);
+    return stage == 2 ? summed : std::min(std::max(summed, double(kLow)), double(kHigh));
+  }
+
+ private:
+  vector<double> scaled_, activated_;
+};
+
+// ---- The chain: its memory, and its kernels bound to it
+
+// The memory of one size. Every stage has a buffer of its own, so that each can be judged.
+struct Problem {
+  explicit Problem(int size) : n(size), x(n), residual(n) {
+    for (int stage = 0; stage < kStages; ++stage) outputs.emplace_back(n);
+  }
+
+  static size_t bytes(int n) { return (2 + kStages) * sizeof(float) * n; }
+
+  int n;
+  DeviceBuffer<float> x, residual;
+  vector<DeviceBuffer<float>> outputs;
+};
+
+// One kernel with its arguments: launched, recorded, or set in a graph's node.
+struct Step {
+  const char* symbol;
+  int stage;  // whose output it writes
+  cudaKernelNodeParams node;
+  Launch launch;
+};
+
+// The only launch of a chain's kernel, looked at also where it is captured.
+template <class... P>
+struct Arguments {
+  std::tuple<P...> values;
+  std::array<void*, sizeof...(P)> addresses;  // of them, for a graph's node
+};
+
+template <class... P, class... A>
+Step makeStep(const char* symbol, int stage, void (*kernel)(P...), int threads, bool overlaps, const A&... given) {
+  const auto held = std::make_shared<Arguments<P...>>();
+  held->values = std::tuple<P...>(given...);
+  std::apply([&](P&... each) { held->addresses = {&each...}; }, held->values);
+  const int blocks = ceilDivide(threads, kBlock);
+  Step step = {symbol, stage, {}, {}};
+  step.node.func = reinterpret_cast<void*>(kernel);
+  step.node.gridDim = dim3(blocks);
+  step.node.blockDim = dim3(kBlock);
+  step.node.kernelParams = held->addresses.data();
+  step.launch = [=](cudaStream_t stream) {
+    cudaError_t status = cudaSuccess;
+    if (overlaps) {
+      cudaLaunchAttribute overlap = {};
+      overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+      overlap.val.programmaticStreamSerializationAllowed = 1;
+      const cudaLaunchConfig_t config = {dim3(blocks), dim3(kBlock), 0, stream, &overlap, 1};
+      status = std::apply([&](P... each) { return cudaLaunchKernelEx(&config, kernel, each...); }, held->values);
+    } else {
+      std::apply([&](P... each) { kernel<<<blocks, kBlock, 0, stream>>>(each...); }, held->values);
+    }
+    if (status == cudaSuccess) status = cudaGetLastError();
+    checkCuda(status, (string("launch of kernel ") + symbol).c_str(), __FILE__, __LINE__);
+  };
+  return step;
+}
+
+// The four kernels, in order: launches and captures walk this list, so they cannot drift apart.
+template <int kWidth, bool kOverlap>
+vector<Step> chainSteps(const Problem& at) {
+  const auto step = [&](const char* symbol, int stage, auto kernel, const auto&... in) {
+    return makeStep(symbol, stage, kernel, ceilDivide(at.n, kWidth), kOverlap, in..., at.outputs[stage], at.n);
+  };
+  return {
+      step("applyScaleBias", 0, applyScaleBias<kWidth, kOverlap>, at.x),
+      step("applyGelu", 1, applyGelu<kWidth, kOverlap>, at.outputs[0]),
+      step("applyAddResidual", 2, applyAddResidual<kWidth, kOverlap>, at.outputs[1], at.residual),
+      step("applyClampRange", 3, applyClampRange<kWidth, kOverlap>, at.outputs[2]),
+  };
+}
+
+template <int kWidth>
+vector<Step> fusedSteps(const Problem& at) {
+  return {makeStep(
+      "applyFused", 3, applyFused<kWidth>, ceilDivide(at.n, kWidth), false, at.x, at.residual, at.outputs[3], at.n)};
+}
+
+// ---- The graph
+
+// A range on the timeline of a profiler.
+class Range {
+ public:
+  explicit Range(const string& name) { nvtxRangePushA(name.c_str()); }
+  ~Range() { nvtxRangePop(); }
+  Range(const Range&) = delete;
+};
+
+// snippet: graph
+// A chain recorded by the constructor; instantiate() makes it launchable.
+class Graph {
+ public:
+  Graph(const vector<Step>& steps, int chains, cudaStream_t stream) {
+    const Range range("capture");
+    CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+    try {
+      for (int chain = 0; chain < chains; ++chain)
+        for (const Step& step : steps) step.launch(stream);
+      cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+      CUDA_CHECK(cudaStreamIsCapturing(stream, &status));
+      if (status != cudaStreamCaptureStatusActive)
+        throw Stop{kExitFailed, string("kernel ") + steps.front().symbol + ": its capture ended before its end"};
+    } catch (...) {
+      cudaStreamEndCapture(stream, &graph_);
+      if (graph_ != nullptr) cudaGraphDestroy(graph_);
+      throw;
+    }
+    CUDA_CHECK(cudaStreamEndCapture(stream, &graph_));
+  }
+  ~Graph() {
+    if (executable_ != nullptr) release(cudaGraphExecDestroy(executable_), "cudaGraphExecDestroy");
+    release(cudaGraphDestroy(graph_), "cudaGraphDestroy");
+  }
+  Graph(const Graph&) = delete;
+
+  void instantiate() { CUDA_CHECK(cudaGraphInstantiateWithFlags(&executable_, graph_, 0)); }
+  void upload(cudaStream_t stream) const { CUDA_CHECK(cudaGraphUpload(executable_, stream)); }
+  void launch(cudaStream_t stream) const { CUDA_CHECK(cudaGraphLaunch(executable_, stream)); }
+
+  // Gives the nodes the grids and the arguments of these steps: one node each, in order of capture.
+  void setParameters(const vector<cudaGraphNode_t>& of, const vector<Step>& steps) const {
+    for (size_t i = 0; i < steps.size(); ++i)
+      CUDA_CHECK(cudaGraphExecKernelNodeSetParams(executable_, of.at(i), &steps[i].node));
+  }
+
+  vector<cudaGraphNode_t> nodes() const {
+    size_t count = 0;
+    CUDA_CHECK(cudaGraphGetNodes(graph_, nullptr, &count));
+    vector<cudaGraphNode_t> found(count);
+    CUDA_CHECK(cudaGraphGetNodes(graph_, found.data(), &count));
+    return found;
+  }
+
+  size_t roots() const {
+    size_t count = 0;
+    CUDA_CHECK(cudaGraphGetRootNodes(graph_, nullptr, &count));
+    return count;
+  }
+
+  // The parameters of a node, with no function where it is no kernel.
+  static cudaKernelNodeParams kernelOf(cudaGraphNode_t node) {
+    cudaGraphNodeType type = cudaGraphNodeTypeKernel;
+    cudaKernelNodeParams parameters = {};
+    CUDA_CHECK(cudaGraphNodeGetType(node, &type));
+    if (type == cudaGraphNodeTypeKernel) CUDA_CHECK(cudaGraphKernelNodeGetParams(node, &parameters));
+    return parameters;
+  }
+
+ private:
+  cudaGraph_t graph_ = nullptr;
+  cudaGraphExec_t executable_ = nullptr;
+};
+// end snippet: graph
+
+// ---- The arms
+
+// One way to do the chain's work.
+struct Arm {
+  const char* name;
+  vector<Step> (*steps)(const Problem&);
+  bool programmatic, captured;
+  int chains;  // in one launch of it
+};
+
+constexpr Arm kArms[] = {
+    {"launches", chainSteps<1, false>, false, false, 1},
+    {"graph", chainSteps<1, false>, false, true, 1},
+    {"programmatic launches", chainSteps<1, true>, true, false, 1},
+    {"programmatic graph", chainSteps<1, true>, true, true, 1},
+    {"wide launches", chainSteps<4, false>, false, false, 1},
+    {"wide graph", chainSteps<4, false>, false, true, 1},
+    {"wide programmatic graph", chainSteps<4, true>, true, true, 1},
+    {"20 chains in a graph", chainSteps<1, false>, false, true, kChains},
+    {"20 programmatic chains", chainSteps<1, true>, true, true, kChains},
+    {"fused launch", fusedSteps<1>, false, false, 1},
+    {"fused graph", fusedSteps<1>, false, true, 1},
+    {"wide fused launch", fusedSteps<4>, false, false, 1},
+};
+constexpr int kArmCount = sizeof kArms / sizeof kArms[0];
+constexpr int kLaunches = 0, kGraph = 1;  // the two that the day is about
+static_assert(kChains == 20, "the names of two arms say 20");
+
+// An arm bound to a problem.
+struct Path {
+  Path(const Arm& of, const Problem& problem, cudaStream_t stream) : arm(of), at(problem), steps(arm.steps(problem)) {
+    if (arm.captured) {
+      graph = std::make_shared<Graph>(steps, arm.chains, stream);
+      graph->instantiate();
+      launch = [graph = graph](cudaStream_t s) { graph->launch(s); };
+    } else {
+      launch = [steps = steps](cudaStream_t s) {
+        for (const Step& step : steps) step.launch(s);
+      };
+    }
+  }
+
+  Arm arm;
+  const Problem& at;
+  vector<Step> steps;
+  std::shared_ptr<Graph> graph;
+  Launch launch;
+};
+
+// The arms that can run at a size. A kernel that overlaps needs the wait of sm_90 in its code: code
+// for an older card, translated by the driver, would not wait.
+vector<int> armsFor(int n, bool programmatic) {
+  vector<int> arms;
+  for (int i = 0; i < kArmCount; ++i)
+    if ((programmatic || !kArms[i].programmatic) && (kArms[i].chains == 1 || n <= kChainsUpTo)) arms.push_back(i);
+  return arms;
+}
+
+bool overlapsHere(const cudaDeviceProp& gpu) {
+  cudaFuncAttributes attributes;
+  CUDA_CHECK(cudaFuncGetAttributes(&attributes, applyScaleBias<1, true>));
+  return gpu.major >= 9 && attributes.ptxVersion >= 90;
+}
+
+// ---- Checking
+
+// Waits for what was launched, and names it in an error.
+void synchronize(cudaStream_t stream, const string& what) {
+  checkCuda(cudaStreamSynchronize(stream), what.c_str(), __FILE__, __LINE__);
+}
+
+class Checker {
+ public:
+  Checker(const Options& options, cudaStream_t stream, int largest)
+      : options_(options), stream_(stream), staging_(largest) {}
+
+  int failed() const { return failed_; }
+  // Elements of fused outputs that are not the chain's bits, at the largest size.
+  size_t otherBits() const { return otherBits_; }
+
+  void upload(const Problem& at) {
+    copyIn(at.x, inputX);
+    copyIn(at.residual, inputResidual);
+  }
+
+  // Each arm on poisoned memory: the first against the reference, the others against its bits.
+  void checkArms(const Problem& at, bool programmatic) {
+    const Range range("check " + to_string(at.n));
+    bits_.clear();
+    for (const int i : armsFor(at.n, programmatic)) {
+      const Path path(kArms[i], at, stream_);
+      if (path.graph && !checkRecording(path)) continue;
+      poisonOutputs(at);
+      path.launch(stream_);
+      synchronize(stream_, string("the arm ") + kArms[i].name);
+      judge(at, path.steps, kArms[i].name, i == kLaunches);
+    }
+  }
+
+  // A graph given the size and the memory of another problem writes that, and nothing where it was
+  // captured.
+  void checkUpdate(const Problem& from, const Problem& to) {
+    const char* variant = "graph, parameters set";
+    const vector<Step> before = kArms[kGraph].steps(from);
+    const vector<Step> after = kArms[kGraph].steps(to);
+    Graph graph(before, 1, stream_);
+    graph.instantiate();
+    graph.setParameters(graph.nodes(), after);
+    poisonOutputs(from);
+    poisonOutputs(to);
+    graph.launch(stream_);
+    synchronize(stream_, variant);
+    const vector<char> untouched(sizeof(float) * from.n, char(0xFF));
+    Verdict stale;
+    stale.checked = stale.wrong = from.n;
+    stale.message = "got writes where the graph was captured: a stale pointer";
+    for (const Step& step : before) {
+      download(from.outputs[step.stage]);
+      if (std::memcmp(staging_, untouched.data(), untouched.size()) != 0)
+        return report(step.symbol, variant, from.n, stale);
+    }
+    bits_.clear();
+    judge(to, after, variant, false);
+  }
+
+  // Many captures leave device memory as it was.
+  void checkLeaks(const Problem& at) {
+    const vector<Step> steps = kArms[kGraph].steps(at);
+    size_t before = 0, after = 0, total = 0;
+    for (int i = -kCycles / 10; i < kCycles; ++i) {  // by the first tenth the driver's pools are full
+      if (i == 0) CUDA_CHECK(cudaMemGetInfo(&before, &total));
+      Graph(steps, 1, stream_).instantiate();
+    }
+    CUDA_CHECK(cudaMemGetInfo(&after, &total));
+    Verdict verdict;
+    verdict.checked = kCycles;
+    verdict.wrong = after + kGranularity < before;
+    verdict.message = "got " + to_string(after >> 10) + " KiB free, want " + to_string(before >> 10);
+    report("cudaGraphExecDestroy", "captured, destroyed", at.n, verdict);
+  }
+
+  // What holds the stream gives up when it is not told to open, and opens when it is.
+  void checkGate(volatile int* flags) {
+    Verdict verdict;
+    for (const GateState want : {kTimedOut, kReleased}) {
+      flags[0] = want == kReleased;
+      flags[1] = kUntouched;
+      holdStream<<<1, 1, 0, stream_>>>(flags, flags + 1, kShortPatience);
+      CUDA_CHECK(cudaGetLastError());
+      synchronize(stream_, "kernel holdStream");
+      ++verdict.checked;
+      if (flags[1] != want) verdict.message = "got state " + to_string(flags[1]) + ", want " + to_string(want);
+      verdict.wrong += flags[1] != want;
+    }
+    report("holdStream", "gate", 1, verdict);
+  }
+
+  void checkCopy(const DeviceBuffer<float>& in, const DeviceBuffer<float>& out, const Launch& copy) {
+    vector<float> host(in.count()), got(out.count());
+    for (size_t i = 0; i < host.size(); ++i) host[i] = inputX(int(i));
+    CUDA_CHECK(cudaMemcpyAsync(in, host.data(), in.bytes(), cudaMemcpyHostToDevice, stream_));
+    poison(out, out.bytes(), stream_);
+    copy(stream_);
+    CUDA_CHECK(cudaMemcpyAsync(got.data(), out, out.bytes(), cudaMemcpyDeviceToHost, stream_));
+    synchronize(stream_, "cudaMemcpyAsync");
+    Verdict verdict;
+    verdict.checked = got.size();
+    for (size_t i = 0; i < got.size(); ++i) verdict.wrong += !(got[i] == host[i]);
+    verdict.message = "got other floats than were copied";
+    report("cudaMemcpyAsync", "ceiling-copy", int(got.size()), verdict);
+  }
+
+ private:
+  static constexpr size_t kGranularity = size_t(2) << 20;  // in which the driver takes memory
+
+  void copyIn(const DeviceBuffer<float>& to, float (*value)(int)) {
+    for (size_t i = 0; i < to.count(); ++i) staging_[i] = value(int(i));
+    CUDA_CHECK(cudaMemcpyAsync(to, staging_, to.bytes(), cudaMemcpyHostToDevice, stream_));
+    CUDA_CHECK(cudaStreamSynchronize(stream_));
+  }
+
+  void download(const DeviceBuffer<float>& from) {
+    CUDA_CHECK(cudaMemcpyAsync(staging_, from, from.bytes(), cudaMemcpyDeviceToHost, stream_));
+    CUDA_CHECK(cudaStreamSynchronize(stream_));
+  }
+
+  void poisonOutputs(const Problem& at) {
+    for (const DeviceBuffer<float>& output : at.outputs) poison(output, output.bytes(), stream_);
+  }
+
+  // The graph holds what was launched and nothing else: kernels alone, one node per launch with its
+  // grid and block, one of them the root.
+  bool checkRecording(const Path& path) {
+    const auto shape = [](const cudaKernelNodeParams& p) {
+      return to_string(p.gridDim.x * p.gridDim.y) + " blocks of " + to_string(p.blockDim.x * p.blockDim.y);
+    };
+    vector<cudaKernelNodeParams> left;  // nodes that no launch explains
+    for (const cudaGraphNode_t node : path.graph->nodes()) left.push_back(Graph::kernelOf(node));
+    const size_t wanted = path.arm.chains * path.steps.size(), roots = path.graph->roots();
+    Verdict verdict;
+    verdict.checked = wanted;
+    verdict.wrong = left.size() != wanted || roots != 1;
+    verdict.message = "got " + to_string(left.size()) + " nodes and " + to_string(roots) +
+        " roots in the capture, want " + to_string(wanted) + " and 1";
+    const char* symbol = path.steps.front().symbol;
+    for (size_t i = 0; i < wanted; ++i) {
+      const Step& step = path.steps[i % path.steps.size()];
+      const auto same = [&](const auto& p) { return p.func == step.node.func && shape(p) == shape(step.node); };
+      const auto found = std::find_if(left.begin(), left.end(), same);
+      if (found != left.end()) {
+        left.erase(found);
+        continue;
+      }
+      verdict.wrong = 1;
+      symbol = step.symbol;
+      verdict.message += ", and it has no such kernel of " + shape(step.node);
+      break;
+    }
+    if (verdict.wrong > 0) report(symbol, path.arm.name, path.at.n, verdict);
+    return verdict.wrong == 0;
+  }
+
+  // Judges every stage up to the first that is wrong: those after it pass its fault on. `first` keeps
+  // the bits that later arms must match.
+  void judge(const Problem& at, const vector<Step>& steps, const char* variant, bool first) {
+    for (const Step& step : steps) {
+      download(at.outputs[step.stage]);
+      const size_t n = at.n;
+      const bool known = bits_.size() == kStages;
+      const bool same = known && std::memcmp(bits_[step.stage].data(), staging_, n * sizeof(float)) == 0;
+      Verdict verdict = same ? launched_[step.stage]
+                             : compare(staging_, 1, n, kRelative, kAbsolute,
+                                   [&](size_t, size_t i) { return reference_(step.stage, int(i)); });
+      if (known && !same && verdict.wrong == 0) {
+        size_t other = 0;
+        for (size_t i = 0; i < n; ++i) other += std::memcmp(&bits_[step.stage][i], &staging_[i], sizeof(float)) != 0;
+        if (steps.size() == 1) {  // fused
+          otherBits_ = std::max(otherBits_, other);
+        } else {
+          verdict.wrong = other;
+          verdict.message = "got other bits than the launches";
+        }
+      }
+      report(step.symbol, variant, at.n, verdict);
+      if (verdict.wrong > 0) break;
+      if (first) {
+        launched_[step.stage] = verdict;
+        bits_.emplace_back(static_cast<float*>(staging_), staging_ + n);
+      }
+    }
+  }
+
+  void report(const char* symbol, const char* variant, int n, const Verdict& verdict) {
+    failed_ += reportCheck(kProgram.day, variant, symbol, to_string(n), verdict, options_.mode, options_.json);
+  }
+
+  const Options& options_;
+  const Reference reference_;
+  cudaStream_t stream_;
+  PinnedBuffer<float> staging_;
+  vector<vector<float>> bits_;  // of the launches, per stage
+  std::array<Verdict, kStages> launched_;
+  size_t otherBits_ = 0;
+  int failed_ = 0;
+};
+
+// ---- Timing
+
+double hostUs() {
+  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Microseconds since the last lap.
+struct Laps {
+  double operator()() {
+    const double before = std::exchange(last, hostUs());
+    return last - before;
+  }
+  double last = hostUs();
+};
+
+// Samples in microseconds, sorted.
+struct Summary {
+  Summary() = default;
+  explicit Summary(vector<double> samples) : sorted(std::move(samples)) { std::sort(sorted.begin(), sorted.end()); }
+
+  // 0 gives the least, 1 the greatest, and what lies between two samples is between them.
+  double at(double q) const {
+    const double place = q * (sorted.size() - 1);
+    const size_t below = size_t(place), above = std::min(below + 1, sorted.size() - 1);
+    return sorted[below] + (place - below) * (sorted[above] - sorted[below]);
+  }
+  double median() const { return at(0.5); }
+
+  vector<double> sorted;
+};
+
+// snippet: interval
+// What an arm saves against another: the median of the paired differences, and the interval of it
+// when pairs are drawn anew, with replacement (the percentile bootstrap).
+struct Saving {
+  Saving() = default;
+  Saving(const vector<double>& other, const vector<double>& arm) : arms(arm), others(other) {
+    vector<double> differences, medians;
+    for (size_t i = 0; i < arm.size(); ++i) differences.push_back(other[i] - arm[i]);
+    std::mt19937 random(56);  // the same draws in every run
+    for (int resample = 0; resample < kResamples; ++resample) {
+      vector<double> drawn;
+      while (drawn.size() < arm.size()) drawn.push_back(differences[random() % arm.size()]);
+      medians.push_back(Summary(drawn).median());
+    }
+    const Summary spread(medians);
+    median = Summary(differences).median();
+    low = spread.at((1 - kConfidence) / 2);
+    high = spread.at((1 + kConfidence) / 2);
+    const double margin = kMargin * others.median();
+    faster = low > margin ? 1 : high < -margin ? -1 : 0;
+  }
+
+  Summary arms, others;
+  double median = 0, low = 0, high = 0;
+  int faster = 0;  // 1: the arm, -1: the other, 0: indistinguishable
+};
+// end snippet: interval
+
+// The three times of an iteration.
+constexpr const char* kQuantities[] = {"submission", "gpu", "end to end"};
+constexpr int kTimes = 3;
+constexpr int kGpu = 1, kEndToEnd = 2;
+
+// An arm against another, in each of the three times.
+struct Cell {
+  const char* winner(int t) const {
+    return times[t].faster == 0 ? "indistinguishable" : times[t].faster > 0 ? arm.name : other.name;
+  }
+
+  Arm arm = {}, other = {};
+  int batch = 0;
+  std::array<Saving, kTimes> times;
+};
+
+class Gate {
+ public:
+  void hold(cudaStream_t stream) const {
+    flags[0] = 0;
+    flags[1] = kUntouched;
+    holdStream<<<1, 1, 0, stream>>>(flags, flags + 1, kPatience);
+    CUDA_CHECK(cudaGetLastError());
+  }
+  void open() const { static_cast<volatile int*>(flags)[0] = 1; }
+
+  const PinnedBuffer<int> flags{2};
+};
+
+struct Lab {
+  cudaStream_t stream;
+  const Gate& gate;
+  Event begin, end;
+};
+
+using Times = std::array<double, kTimes>;
+
+// snippet: sample
+// Behind the gate the host's clock sees submission alone, and the events the GPU alone: all its work
+// waits in the queue. Then both, on an empty queue.
+Times sample(const Launch& launch, int launches, int iterations, const Lab& lab) {
+  lab.gate.hold(lab.stream);
+  CUDA_CHECK(cudaEventRecord(lab.begin, lab.stream));
+  Laps lap;
+  for (int i = 0; i < launches; ++i) launch(lab.stream);
+  const double submitted = lap();
+  CUDA_CHECK(cudaEventRecord(lab.end, lab.stream));
+  lab.gate.open();
+  CUDA_CHECK(cudaEventSynchronize(lab.end));
+  if (lab.gate.flags[1] != kReleased)
+    throw Stop{kExitFailed, "timing: the gate gave up: the queue is too short for a whole sample"};
+  float gpuMs = 0;
+  CUDA_CHECK(cudaEventElapsedTime(&gpuMs, lab.begin, lab.end));
+  const double endToEndMs = timeBatch(lab.stream, lab.begin, lab.end, launch, launches) * launches;
+  return {submitted / iterations, 1e3 * gpuMs / iterations, 1e3 * endToEndMs / iterations};
+}
+
+// Two arms, A B B A, so that clock drift meets both alike.
+Cell comparePaths(const Path& arm, const Path& other, int batch, const Lab& lab) {
+  vector<double> samples[2][kTimes];
+  for (int round = -kWarmRounds; round < kRounds; ++round) {
+    for (const int which : {0, 1, 1, 0}) {
+      const Path& path = which == 0 ? other : arm;
+      const int launches = ceilDivide(batch, path.arm.chains);
+      const Times times = sample(path.launch, launches, launches * path.arm.chains, lab);
+      for (int t = 0; t < kTimes && round >= 0; ++t) samples[which][t].push_back(times[t]);
+    }
+  }
+  Cell cell = {arm.arm, other.arm, batch, {}};
+  for (int t = 0; t < kTimes; ++t) cell.times[t] = Saving(samples[0][t], samples[1][t]);
+  return cell;
+}
+// end snippet: sample
+
+// What a graph costs before it saves anything, and a change of it: one summary an item.
+constexpr const char* kBillItems[] = {
+    "capture", "instantiate", "upload", "first launch, uploaded", "later launch", "first launch, not uploaded"};
+constexpr const char* kUpdateItems[] = {"launch, nothing changed", "set parameters, launch", "capture anew, launch"};
+using Bill = vector<Summary>;
+
+template <class Once>
+Bill repeat(Once once) {
+  once(1);  // pays what the driver does once
+  vector<vector<double>> samples;
+  for (int i = 0; i < kFresh; ++i) {
+    const vector<double> times = once(i);
+    samples.resize(times.size());
+    for (size_t item = 0; item < times.size(); ++item) samples[item].push_back(times[item]);
+  }
+  return Bill(samples.begin(), samples.end());
+}
+
+// Over fresh graphs, on an idle stream; a launch is timed until its work is done.
+Bill measureBill(const Problem& at, cudaStream_t stream) {
+  const vector<Step> steps = kArms[kGraph].steps(at);
+  return repeat([&](int) {
+    vector<double> times;
+    Laps lap;
+    const auto lapAfter = [&](auto work) {
+      work();
+      CUDA_CHECK(cudaStreamSynchronize(stream));
+      times.push_back(lap());
+    };
+    Graph graph(steps, 1, stream);
+    times.push_back(lap());
+    graph.instantiate();
+    times.push_back(lap());
+    lapAfter([&] { graph.upload(stream); });
+    lapAfter([&] { graph.launch(stream); });
+    lapAfter([&] { graph.launch(stream); });
+    Graph cold(steps, 1, stream);
+    cold.instantiate();
+    lap();
+    lapAfter([&] { cold.launch(stream); });
+    return times;
+  });
+}
+
+// From one size and memory to another, until the result is there, in two ways.
+Bill measureUpdates(const Problem& one, const Problem& two, cudaStream_t stream) {
+  const vector<Step> steps[] = {kArms[kGraph].steps(one), kArms[kGraph].steps(two)};
+  Graph graph(steps[0], 1, stream);
+  graph.instantiate();
+  const vector<cudaGraphNode_t> nodes = graph.nodes();
+  return repeat([&](int i) {
+    const vector<Step>& wanted = steps[i & 1];  // in turn, so it is a change every time
+    vector<double> times;
+    Laps lap;
+    const auto launch = [&](const Graph& changed) {
+      changed.launch(stream);
+      CUDA_CHECK(cudaStreamSynchronize(stream));
+      times.push_back(lap());
+    };
+    launch(graph);
+    graph.setParameters(nodes, wanted);
+    launch(graph);
+    Graph again(wanted, 1, stream);
+    again.instantiate();
+    launch(again);
+    return times;
+  });
+}
+
+// One size: graph against launches, launches against themselves, all other arms against the graph.
+struct Size {
+  int n = 0;
+  Cell headline, control;
+  vector<Cell> others;
+  Bill bill;
+  int breakEven = 0;  // iterations that pay the bill; 0: never
+};
+
+Size timeSize(const Problem& at, bool programmatic, const Lab& lab) {
+  const Path launches(kArms[kLaunches], at, lab.stream);
+  const Path graph(kArms[kGraph], at, lab.stream);
+  const double ms = warmUp(lab.stream, lab.begin, lab.end, graph.launch);
+  const int batch = std::min(kBatch, std::max(1, int(kBatchMs / ms)));
+  Size size;
+  size.n = at.n;
+  size.headline = comparePaths(graph, launches, batch, lab);
+  size.control = comparePaths(launches, launches, batch, lab);
+  for (const int i : armsFor(at.n, programmatic))
+    if (i != kLaunches && i != kGraph)
+      size.others.push_back(comparePaths(Path(kArms[i], at, lab.stream), graph, batch, lab));
+  return size;
+}
+
+// A graph's launch as fixed + perNode x nodes: the line through the smallest graph and the largest,
+// and how far the one between lies off it.
+struct Model {
+  explicit Model(const vector<Summary>& of) : times(of) {
+    constexpr double small = kStages * kModelChains[0], middle = kStages * kModelChains[1];
+    perNode = (times[2].median() - times[0].median()) / (kStages * kModelChains[2] - small);
+    fixed = times[0].median() - small * perNode;
+    off = std::fabs(times[1].median() - fixed - middle * perNode);
+  }
+
+  vector<Summary> times;
+  double fixed, perNode, off;
+};
+
+vector<Model> measureModels(const Problem& at, const Lab& lab) {
+  vector<Summary> summaries[kTimes];
+  for (const int chains : kModelChains) {
+    const Path path({"", kArms[kGraph].steps, false, true, chains}, at, lab.stream);
+    vector<double> samples[kTimes];
+    for (int i = -2 * kWarmRounds; i < 2 * kRounds; ++i) {
+      const Times times = sample(path.launch, kModelBatch, kModelBatch, lab);
+      for (int t = 0; t < kTimes && i >= 0; ++t) samples[t].push_back(times[t]);
+    }
+    for (int t = 0; t < kTimes; ++t) summaries[t].emplace_back(samples[t]);
+  }
+  return vector<Model>(summaries, summaries + kTimes);
+}
+
+// All of it.
+struct Results {
+  double copyBytes = 0;
+  Timing copy;
+  vector<Size> sizes;
+  Bill updates;
+  vector<Model> models;
+
+  double copyGbps() const { return copyBytes / copy.ms * 1e-6; }
+  double floorUs(int n) const { return kChainBytes * n / copyGbps() * 1e-3; }
+};
+
+// ---- The report
+
+bool fitsL2(int n, int l2Bytes) { return Problem::bytes(n) <= size_t(l2Bytes); }
+
+string spread(double middle, double low, double high) {
+  char text[64];
+  snprintf(text, sizeof text, "%8.2f [%7.2f %7.2f]", middle, low, high);
+  return text;
+}
+string spread(const Summary& us) { return spread(us.median(), us.at(0.05), us.at(0.95)); }
+
+void printHeadline(const Results& results) {
+  printf(
+      "Four launches against one graph, us per iteration of the chain: median [5th, 95th percentile]\n"
+      "of %d samples. saved: median of the paired differences [%.0f %% interval]; a verdict needs all of\n"
+      "it beyond %.0f %% of the launches. A/A: the launches against themselves.\n",
+      2 * kRounds, 100 * kConfidence, 100 * kMargin);
+  for (int t = kTimes - 1; t >= 0; --t) {
+    printf("\n%-10s %26s %26s %26s %6s  %-17s %s\n", kQuantities[t], "launches", "graph", "saved", "ratio", "verdict",
+        "A/A");
+    for (const Size& size : results.sizes) {
+      const Saving& saving = size.headline.times[t];
+      printf("%10d %s %s %s %6.2f  %-17s %s\n", size.n, spread(saving.others).c_str(), spread(saving.arms).c_str(),
+          spread(saving.median, saving.low, saving.high).c_str(), saving.others.median() / saving.arms.median(),
+          size.headline.winner(t), size.control.winner(t));
+    }
+  }
+}
+
+void printArms(const Results& results, int l2Bytes) {
+  printf(
+      "\nThe competitors, us per chain. floor: times 36 bytes an element at cudaMemcpy's rate in this run,\n"
+      "%.0f GB/s. ratio, saved: end to end, to the graph sampled in turn; no verdict, since what is\n"
+      "bound by launching follows the host, and that differs from run to run.\n",
+      results.copyGbps());
+  for (const Size& size : results.sizes) {
+    const double floor = results.floorUs(size.n);
+    printf("\nn = %d, floor %.2f us%s\n  %-24s %10s %8s %10s %8s %6s %26s\n", size.n, floor,
+        fitsL2(size.n, l2Bytes) ? "; the buffers fit in L2 and may beat it" : "", "", kQuantities[0], kQuantities[1],
+        kQuantities[2], "floor", "ratio", "saved");
+    const auto line = [&](const char* name, const Cell& cell, Summary Saving::*who) {
+      const auto of = [&](int t) { return (cell.times[t].*who).median(); };
+      const Saving& whole = cell.times[kEndToEnd];
+      const bool headline = &cell == &size.headline;
+      printf("  %-24s %10.2f %8.2f %10.2f %8.2f %6.2f %s\n", name, of(0), of(kGpu), of(kEndToEnd), of(kGpu) / floor,
+          of(kEndToEnd) / (headline ? whole.arms : whole.others).median(),
+          headline ? "" : spread(whole.median, whole.low, whole.high).c_str());
+    };
+    line("launches", size.headline, &Saving::others);
+    line("graph", size.headline, &Saving::arms);
+    for (const Cell& cell : size.others) line(cell.arm.name, cell, &Saving::arms);
+  }
+}
+
+void printBill(const Results& results) {
+  printf("\nThe bill of a graph, us: medians of %d fresh graphs (percentiles: --json)\n  %-26s", kFresh, "n");
+  for (const Size& size : results.sizes) printf(" %9d", size.n);
+  for (size_t item = 0; item < results.sizes[0].bill.size(); ++item) {
+    printf("\n  %-26s", kBillItems[item]);
+    for (const Size& size : results.sizes) printf(" %9.2f", size.bill[item].median());
+  }
+  printf("\n  %-26s", "iterations to break even");
+  for (const Size& size : results.sizes) printf(" %9s", size.breakEven ? to_string(size.breakEven).c_str() : "never");
+  printf("\n\nFrom n = %d to %d and other memory, until the result is there, us\n", kTimedSizes[0], kTimedSizes[1]);
+  for (size_t i = 0; i < results.updates.size(); ++i)
+    printf("  %-26s %s\n", kUpdateItems[i], spread(results.updates[i]).c_str());
+}
+
+void printModels(const Results& results) {
+  printf("\nA launch of a graph at n = %d, us: fixed + per node x nodes\n  %-12s", kSmallest, "");
+  for (const int chains : kModelChains) printf(" %5d nodes", chains * kStages);
+  printf(" %9s %9s %22s\n", "fixed", "per node", "the middle one is off");
+  for (int t = 0; t < kTimes; ++t) {
+    const Model& model = results.models[t];
+    printf("  %-12s", kQuantities[t]);
+    for (const Summary& time : model.times) printf(" %11.2f", time.median());
+    printf(" %9.2f %9.3f %22.2f\n", model.fixed, model.perNode, model.off);
+  }
+}
+
+Timing asTiming(const Summary& us, int batch) {
+  return {us.median() * 1e-3, us.at(0) * 1e-3, us.at(1) * 1e-3, int(us.sorted.size()), batch};
+}
+
+JsonLine startLine(const char* record, const string& variant, int n, const Summary& us) {
+  JsonLine line(record);
+  line.integer("day", kProgram.day).text("variant", variant).integer("n", n).metric("us", us.median(), "us");
+  line.number("p5", us.at(0.05)).number("p95", us.at(0.95));
+  return line;
+}
+
+void printPath(const Results& results, const Size& size, const Cell& cell, const char* variant, int l2Bytes) {
+  for (int t = 0; t < kTimes; ++t) {
+    const Saving& saving = cell.times[t];
+    JsonLine line = startLine("path", variant, size.n, saving.arms);
+    line.text("quantity", kQuantities[t]).timing(asTiming(saving.arms, cell.batch));
+    line.text("against", cell.other.name).number("against_us", saving.others.median());
+    line.number("saved_us", saving.median).number("saved_low_us", saving.low).number("saved_high_us", saving.high);
+    if (&cell == &size.headline || &cell == &size.control) line.text("verdict", cell.winner(t));
+    if (t == kGpu) {
+      line.number("times_floor", saving.arms.median() / results.floorUs(size.n));
+      line.boolean("fits_l2", fitsL2(size.n, l2Bytes));
+    }
+    if (t == kEndToEnd && &cell == &size.headline && size.breakEven > 0) line.integer("break_even", size.breakEven);
+    line.print();
+  }
+}
+
+template <size_t kItems>
+void printBillLines(const char* const (&items)[kItems], const Bill& bill, int n) {
+  for (size_t i = 0; i < kItems; ++i) startLine("bill", items[i], n, bill[i]).timing(asTiming(bill[i], 1)).print();
+}
+
+void printJson(const Results& results, int l2Bytes) {
+  JsonLine ceiling("ceiling", kProgram.day, "ceiling-copy", "cudaMemcpyAsync");
+  ceiling.timing(results.copy).integer("flop", 0).integer("bytes", int64_t(results.copyBytes));
+  ceiling.metric("gbps", results.copyGbps(), "GB/s").text("shape", "cudaMemcpy").print();
+  for (const Size& size : results.sizes) {
+    printPath(results, size, size.headline, size.headline.arm.name, l2Bytes);
+    printPath(results, size, size.control, "launches", l2Bytes);  // A/A: they against themselves
+    for (const Cell& cell : size.others) printPath(results, size, cell, cell.arm.name, l2Bytes);
+    printBillLines(kBillItems, size.bill, size.n);
+  }
+  printBillLines(kUpdateItems, results.updates, kSmallest);
+  for (int t = 0; t < kTimes; ++t) {
+    const Model& model = results.models[t];
+    JsonLine("model")
+        .integer("day", kProgram.day)
+        .text("variant", kQuantities[t])
+        .integer("n", kSmallest)
+        .metric("us_per_node", model.perNode, "us")
+        .number("fixed_us", model.fixed)
+        .number("off_us", model.off)
+        .print();
+  }
+}
+
+// Every arm once at every size, each in a range of its own.
+void profile(const vector<Problem>& problems, bool programmatic, cudaStream_t stream) {
+  for (const Problem& at : problems) {
+    for (const int i : armsFor(at.n, programmatic)) {
+      if (kArms[i].chains > 1) continue;
+      const Path path(kArms[i], at, stream);
+      if (path.graph) path.graph->upload(stream);
+      synchronize(stream, "upload");
+      const Range range(kArms[i].name);
+      path.launch(stream);
+      synchronize(stream, string("the arm ") + kArms[i].name);
+    }
+  }
+}
+
+int runDay(const Options& options) {
+  const Device device = openDevice(options.device, applyScaleBias<1, false>);
+  const cudaDeviceProp& gpu = device.properties;
+  const size_t copyBytes = std::max(kCopyMinBytes, size_t(kCopyOverL2 * gpu.l2CacheSize));
+  size_t needed = 2 * copyBytes + Problem::bytes(kCheckSize);
+  for (const int n : kTimedSizes) needed += Problem::bytes(n);
+  requireDeviceMemory(needed);
+  const bool programmatic = overlapsHere(gpu);
+
+  if (options.json) {
+    printRunRecord(kProgram, device);
+  } else {
+    printBanner(device);
+    if (!programmatic) printf("No programmatic arms: they need a card and code of sm_90 or later.\n\n");
+  }
+
+  const Stream stream;
+  vector<Problem> problems;
+  for (const int n : kTimedSizes) problems.emplace_back(n);
+  Checker checker(options, stream, std::max(kCheckSize, problems.back().n));
+  for (const Problem& at : problems) checker.upload(at);
+  if (options.mode == Mode::kProfile) {
+    profile(problems, programmatic, stream);
+    return kExitOk;
+  }
+
+  const Problem odd(kCheckSize);
+  checker.upload(odd);
+  const DeviceBuffer<float> copyIn(copyBytes / sizeof(float)), copyOut(copyBytes / sizeof(float));
+  const Launch copy = [&](cudaStream_t s) {
+    CUDA_CHECK(cudaMemcpyAsync(copyOut, copyIn, copyOut.bytes(), cudaMemcpyDeviceToDevice, s));
+  };
+  const Gate gate;
+  checker.checkArms(odd, programmatic);
+  checker.checkUpdate(odd, problems.front());
+  checker.checkGate(gate.flags);
+  checker.checkCopy(copyIn, copyOut, copy);
+  checker.checkLeaks(problems.front());
+  for (const Problem& at : problems) checker.checkArms(at, programmatic);
+  if (checker.failed() > 0) {
+    fprintf(stderr, "%d checks FAILED, so no times are printed\n", checker.failed());
+    return kExitFailed;
+  }
+  if (!options.json)
+    printf(
+        "All arms match the reference at every stage, n = %d and %d to %d, and the launches bit for bit\n"
+        "(fused kernels: %.1f %% of the elements have other bits, within the tolerance). Each capture holds\n"
+        "what was launched: kernels alone, one root, every grid and block. %d graphs left no memory behind.\n\n",
+        kCheckSize, kSmallest, problems.back().n, 100.0 * checker.otherBits() / problems.back().n, kCycles);
+  if (options.mode == Mode::kCheck) return kExitOk;
+
+  Results results;
+  results.copyBytes = 2.0 * copyOut.bytes();
+  results.copy = measure(stream, copy);
+  const Lab lab = {stream, gate, {}, {}};
+  bool trusted = true;
+  for (const Problem& at : problems) {
+    Size size = timeSize(at, programmatic, lab);
+    size.bill = measureBill(at, stream);
+    const Saving& saving = size.headline.times[kEndToEnd];
+    double price = 0;  // capture, instantiate, upload: then it can be launched
+    for (int item = 0; item < 3; ++item) price += size.bill[item].median();
+    if (saving.faster > 0) size.breakEven = int(std::ceil(price / saving.median));
+    for (const Saving& each : size.control.times) trusted = trusted && each.faster == 0;
+    results.sizes.push_back(size);
+  }
+  results.updates = measureUpdates(problems[0], problems[1], stream);
+  results.models = measureModels(problems.front(), lab);
+  if (options.json) {
+    printJson(results, gpu.l2CacheSize);
+  } else {
+    printHeadline(results);
+    printArms(results, gpu.l2CacheSize);
+    printBill(results);
+    printModels(results);
+  }
+  if (trusted) return kExitOk;
+  fprintf(stderr, "A/A: launches were told from themselves: something disturbs this machine, trust no verdict\n");
+  return kExitFailed;
+}
+
+int main(int argc, char** argv) { return runLesson(argc, argv, kProgram, runDay); }

@@ -1,0 +1,175 @@
+#!/usr/bin/env python3
+"""Record a timeline of day 56's program, and check what it shows.
+
+  record PROGRAM   run PROGRAM --profile under scripts/trace_cuda.cpp, check the trace, and print it
+  check FILE...    check traces: what is launched in the ranges named "launches" and "graph"
+
+A trace is in the Chrome format: one object a line with track (tid), name, ts and dur in microseconds, and the number by
+which CUPTI joins a call with the kernels that it started. ui.perfetto.dev and chrome://tracing open it. Its times are
+those of a traced run, in which every call takes longer: they are for looking at, and none is quoted.
+
+Where Nsight Systems is installed, it draws the same ranges: nsys profile --trace=cuda,nvtx ./graphs --profile
+
+Exit code: 0 fine; 1 a check failed or nothing could be recorded; 2 bad usage; 77 no CUPTI or no nvcc here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from resources import find_nvcc
+
+EXIT_WRONG = 1
+EXIT_SKIPPED = 77
+RECORDER = Path(__file__).resolve().parent / "trace_cuda.cpp"
+
+RANGES, CALLS, GPU = "NVTX ranges", "CUDA calls", "GPU"  # the tracks
+CHAIN = ("applyScaleBias", "applyGelu", "applyAddResidual", "applyClampRange")
+SIZES = 5  # that --profile runs every arm at
+# What one iteration of the chain is, by the name of its range: calls that start work, and how many of each.
+EXPECTED = {"launches": {"cudaLaunchKernel": len(CHAIN)}, "graph": {"cudaGraphLaunch": 1}}
+
+
+class Stop(Exception):
+    """Ends a command: the message goes to stderr, the code is the exit code."""
+
+    def __init__(self, message: str, code: int = EXIT_WRONG):
+        super().__init__(message)
+        self.code = code
+
+
+def read_trace(text: str) -> list[dict]:
+    """Return the events of a trace. Raises ValueError that says what is no trace of ours."""
+    try:
+        events = json.loads(text)["traceEvents"]
+        for event in events:
+            if not (event["ts"] >= 0 and event["dur"] >= 0 and isinstance(event["args"]["correlation"], int)):
+                raise ValueError(f"{event['name']}: a negative time, or no correlation")
+            if event["tid"] not in (RANGES, CALLS, GPU):
+                raise ValueError(f"{event['name']}: the track '{event['tid']}' is none of ours")
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"no trace of scripts/trace_cuda.cpp ({type(error).__name__}: {error})") from None
+    return events
+
+
+def starts_work(name: str) -> bool:
+    """Tell whether a runtime call of this name starts kernels: cudaLaunchKernel, ...ExC, cudaGraphLaunch and so on."""
+    return name.startswith(("cudaLaunch", "cudaGraphLaunch"))
+
+
+def problems_of(events: list[dict]) -> list[str]:
+    """Return what a trace shows that it must not, or lacks: a sentence for each.
+
+    In a range "launches" four kernel launches and nothing else start work, in a range "graph" one launch of a graph.
+    Either way the GPU runs the four kernels of the chain, and starts and ends them in order. (CUPTI stamps the start of
+    a graph's node now and then a little before the end of the node that it waits for.)
+    """
+    problems = []
+    for name, expected in EXPECTED.items():
+        ranges = [event for event in events if event["tid"] == RANGES and event["name"] == name]
+        if len(ranges) != SIZES:
+            problems.append(f"{len(ranges)} ranges '{name}', and there must be {SIZES}, one for each size")
+        for number, inside in enumerate(ranges, start=1):
+            where = f"range '{name}' {number}"
+            begin, end = inside["ts"], inside["ts"] + inside["dur"]
+            calls = [e for e in events if e["tid"] == CALLS and begin <= e["ts"] <= end and starts_work(e["name"])]
+            counts = {call["name"]: 0 for call in calls}
+            for call in calls:
+                counts[call["name"]] += 1
+            if counts != expected:
+                problems.append(f"{where}: calls that start work are {counts}, and must be {expected}")
+            correlations = {call["args"]["correlation"] for call in calls}
+            kernels = [e for e in events if e["tid"] == GPU and e["args"]["correlation"] in correlations]
+            kernels.sort(key=lambda kernel: kernel["ts"])
+            names = tuple(kernel["name"] for kernel in kernels)
+            if names != CHAIN:
+                problems.append(f"{where}: the GPU ran {', '.join(names) or 'nothing'}, and not {', '.join(CHAIN)}")
+            ends = [kernel["ts"] + kernel["dur"] for kernel in kernels]
+            if ends != sorted(ends):
+                problems.append(f"{where}: the kernels do not end in the order in which they start")
+    return problems
+
+
+def check_file(path: Path, shown: str) -> list[str]:
+    """Return what is wrong with a recorded trace, each sentence with the name to show. Raises OSError."""
+    try:
+        found = problems_of(read_trace(path.read_text(encoding="utf-8")))
+    except ValueError as error:
+        found = [str(error)]
+    return [f"{shown}: {problem}" for problem in found]
+
+
+def find_cupti(nvcc: str) -> tuple[Path, Path]:
+    """Return the folder of cupti.h and the library, of the toolkit that nvcc belongs to. Raises Stop (77)."""
+    toolkit = Path(nvcc).resolve().parent.parent
+    headers = [toolkit / part for part in ("include", "extras/CUPTI/include", "targets/x86_64-linux/include")]
+    libraries = [toolkit / part for part in ("lib64", "extras/CUPTI/lib64", "lib", "targets/x86_64-linux/lib")]
+    header = next((folder for folder in headers if (folder / "cupti.h").is_file()), None)
+    library = next((path for folder in libraries for path in sorted(folder.glob("libcupti.so*"))), None)
+    if header is None or library is None:
+        raise Stop(f"no CUPTI (cupti.h, libcupti.so) in the toolkit of {nvcc}", EXIT_SKIPPED)
+    return header, library
+
+
+def record(program: Path) -> str:
+    """Run PROGRAM --profile under the recorder and return the trace, checked. Raises Stop."""
+    nvcc = find_nvcc()
+    if not nvcc:
+        raise Stop("no nvcc here (CUDACXX, CUDA_HOME, CUDA_PATH, PATH, /usr/local/cuda)", EXIT_SKIPPED)
+    header, library = find_cupti(nvcc)
+    with tempfile.TemporaryDirectory(prefix="cuda-days-") as temporary:
+        recorder, trace = Path(temporary, "trace_cuda.so"), Path(temporary, "trace.json")
+        command = [os.environ.get("CXX") or "g++", "-std=c++17", "-O1", "-shared", "-fPIC", f"-I{header}"]
+        command += [f"-I{Path(nvcc).resolve().parent.parent / 'include'}", str(RECORDER), str(library)]
+        built = subprocess.run(
+            [*command, f"-Wl,-rpath,{library.parent}", "-o", recorder], capture_output=True, text=True
+        )
+        if built.returncode != 0:
+            raise Stop(f"{RECORDER.name} does not compile: {built.stderr.strip()[:600]}")
+        environment = {"CUDA_INJECTION64_PATH": str(recorder), "NVTX_INJECTION64_PATH": str(library)}
+        environment.update(os.environ, CUDA_DAYS_TRACE=str(trace))
+        done = subprocess.run(
+            [program.resolve(), "--profile"], env=environment, capture_output=True, text=True, timeout=300, check=False
+        )
+        if done.returncode != 0 or not trace.is_file():
+            raise Stop(
+                f"{program.name} --profile ended with {done.returncode} and no trace: {done.stderr.strip()[:600]}"
+            )
+        problems = check_file(trace, "the trace")
+        if problems:
+            raise Stop("\n".join(problems))
+        return trace.read_text(encoding="utf-8")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line and return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True, dest="command", metavar="record|check")
+    recording = commands.add_parser("record", help="run a program and print its timeline")
+    recording.add_argument("program", type=Path, metavar="PROGRAM")
+    checking = commands.add_parser("check", help="check traces")
+    checking.add_argument("files", type=Path, nargs="+", metavar="FILE")
+    options = parser.parse_args(arguments)
+    try:
+        if options.command == "record":
+            print(record(options.program), end="")
+            return 0
+        problems = [problem for path in options.files for problem in check_file(path, str(path))]
+        print(*problems, sep="\n", file=sys.stderr, end="\n" if problems else "")
+        return EXIT_WRONG if problems else 0
+    except Stop as stop:
+        print(stop, file=sys.stderr)
+        return stop.code
+    except OSError as error:
+        print(f"{error.filename or 'output'}: {error.strerror or error}", file=sys.stderr)
+        return EXIT_WRONG
+
+
+if __name__ == "__main__":
+    sys.exit(main())
