@@ -1056,7 +1056,7 @@ class Checker {
       const bool known = bits_.size() == kStages;
       const bool same = known && std::memcmp(bits_[step.stage].data(), staging_, n * sizeof(float)) == 0;
       Verdict verdict = same ? launched_[step.stage]
-                             : compare(staging_, 1, n, kRelative, kAbsolute,
+                             : compare<float>(staging_, 1, n, kRelative, kAbsolute,
                                    [&](size_t, size_t i) { return reference_(step.stage, int(i)); });
       if (known && !same && verdict.wrong == 0) {
         size_t other = 0;

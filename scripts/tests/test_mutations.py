@@ -307,7 +307,7 @@ FAULTS = {
             "kernel<<<blocks, kBlock, 0, stream>>>(each...);",
             "cudaStreamCaptureStatus c; cudaStreamIsCapturing(stream, &c); kernel<<<blocks, c ? 2048 : kBlock, 0, "
             "stream>>>(each...);",
-            "its launch failed: cudaErrorInvalidValue",
+            "launch of kernel applyScaleBias failed: cudaErrorInvalidValue",
         ),
         Fault(
             "a capture that something ends",
