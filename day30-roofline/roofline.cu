@@ -1413,8 +1413,8 @@ struct Report {
   void ceiling(const Shapes& shapes) {
     vector<Measured> found = measureAll(shapes, shapes.size() > 1 ? kSearchSamples : kSamples);
     std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.value > b.value; });
-    for (const Measured& m : found)
-      if (options.json && found.size() > 1) print("shape", m, {{"shape", 0, m.row.shape}});
+    for (size_t i = 1; i < found.size() && options.json; ++i)
+      print("shape", found[i], {{"shape", 0, found[i].row.shape}});
     Measured best = found.size() > 1 ? measureAll({found[0].row}, kSamples)[0] : found[0];
     failed += check({best.row}, "full", options, stream);
     readClock(best);

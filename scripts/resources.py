@@ -233,6 +233,8 @@ def demangle(names: list[str]) -> list[str]:
         if names and shutil.which(tool):
             text = run([tool], "demangling", input="".join(f"{name}\n" for name in names)).stdout
             # cu++filt writes the type of a template's number, c++filt does not: foo<(int)4>
+            # Functions of one file stand in a namespace whose name changes with its path: &_INTERNAL_1f_2_a_cu_3e::f
+            text = re.sub(r"\b_INTERNAL_[0-9a-f]+_[0-9]+_\w+?_[0-9a-f]{8}::", "", text)
             return [re.sub(r"([<,] ?)\((?:int|unsigned int|bool)\)", r"\1", line) for line in text.splitlines()]
     if names:
         raise Problem("kernels cannot be named without c++filt (Debian, Ubuntu: apt-get install binutils)")

@@ -108,8 +108,8 @@ FAULTS = {
         Fault(
             "half of the arithmetic steps",
             "arithmeticPeak",
-            "step < steps; step += kUnroll",
-            "step < steps; step += 2 * kUnroll",
+            "step < steps; step += kUnroll) {\n#pragma unroll",
+            "step < steps; step += 2 * kUnroll) {\n#pragma unroll",
         ),
         Fault(
             "a chain left out of the sum",
@@ -277,7 +277,7 @@ FAULTS = {
             "applyScaleBias",
             "CUDA_CHECK(cudaGraphLaunch(executable_, stream));",
             "static_cast<void>(stream);",
-            r"\(graph, n = 16995\): 16995 of 16995 wrong, first wrong element 0 .*: got -?nan",
+            r"\(graph, 16995\): 16995 of 16995 wrong, first wrong element 0 .*: got -?nan",
         ),
         Fault(
             "a capture that loses a kernel",
@@ -285,7 +285,7 @@ FAULTS = {
             "for (const Step& step : steps) step.launch(stream);\n      cudaStreamCaptureStatus",
             "for (const Step& step : steps)\n          if (step.stage != 1) step.launch(stream);\n"
             "      cudaStreamCaptureStatus",
-            r"\(graph, n = 16995\): .*got 3 nodes and 1 roots in the capture, want 4 and 1",
+            r"\(graph, 16995\): .*got 3 nodes and 1 roots in the capture, want 4 and 1",
         ),
         Fault(
             "a capture with a node too many",
@@ -328,7 +328,7 @@ FAULTS = {
             "applyAddResidual",
             "for (size_t i = 0; i < steps.size(); ++i)\n      CUDA_CHECK(cudaGraphExec",
             "for (size_t i = 0; i < steps.size(); ++i)\n      if (i != 2) CUDA_CHECK(cudaGraphExec",
-            r"\(graph, parameters set, n = 1024\)",
+            r"\(graph, parameters set, 1024\)",
         ),
         Fault("scale NaN", "applyScaleBias", "v * kScale + kBias; }", "v * kScale + NAN; }"),
         Fault("scale infinity", "applyScaleBias", "v * kScale + kBias; }", "v * kScale + INFINITY; }"),
