@@ -11,7 +11,8 @@ FOLDERS = sorted(path.parent for path in PROFILE.glob("*/day30-counters.csv"))
 SECTOR = 32
 TOLERANCE = 1e-3  # what a thread does before and after its loop
 # FLOP of one instruction of a thread; those of half precision work on pairs.
-FLOP = {"fadd": 1, "fmul": 1, "ffma": 2, "dadd": 1, "dmul": 1, "dfma": 2, "hadd": 2, "hmul": 2, "hfma": 4}
+FLOP = {"fadd": 1, "fmul": 1, "ffma": 2, "dadd": 1, "dmul": 1, "dfma": 2}
+HALF_FLOP = {"hadd": 2, "hmul": 2, "hfma": 4}
 
 
 def launches_of(folder, ending):
@@ -24,10 +25,11 @@ def launches_of(folder, ending):
     return [launches[number] for number in sorted(launches)]
 
 
-def flop_of(counters):
-    """Return the FLOP that a launch's counters say."""
+def flop_of(counters, halves):
+    """Return the FLOP that counters say. HFMA2 also sets registers: it counts only where `halves` are the work."""
     name = "smsp__sass_thread_inst_executed_op_{}_pred_on.sum"
-    return sum(flop * counters[name.format(operation)] for operation, flop in FLOP.items())
+    kinds = {**FLOP, **HALF_FLOP} if halves else FLOP
+    return sum(flop * counters[name.format(operation)] for operation, flop in kinds.items())
 
 
 def lines_of(folder, *kinds):
@@ -38,7 +40,9 @@ def lines_of(folder, *kinds):
 def compare(lines, launches):
     """Return (variant, modelled FLOP, counted) for lines and launches that stand in one order."""
     assert len(lines) == len(launches)
-    return [(line["variant"], line["flop"], flop_of(counters)) for line, (_, counters) in zip(lines, launches)]
+    names = [line["variant"] for line in lines]
+    counted = [flop_of(counters, "16x2" in name) for name, (_, counters) in zip(names, launches)]
+    return list(zip(names, [line["flop"] for line in lines], counted))
 
 
 def flop_pairs(folder):
