@@ -777,9 +777,10 @@ __global__ void fmaPeak(float* out, ClockSpan* span, float a, float b, int steps
 
 // ---- Ten access patterns
 
+// snippet: walk
 // The 32 lanes of a warp load one float each, by one instruction. L1 moves sectors of 32 bytes, so
 // that becomes 1 transaction if all lanes want the same word, 4 if they want adjacent words, and 32
-// if each wants a sector of its own. Every turn starts elsewhere, or the compiler would load once.
+// if each wants its own. Every turn starts elsewhere, or the compiler would load once.
 template <int kLaneStride>
 __device__ inline void sumGlobal(const float* words, float* out) {
   float sum = 0;
@@ -791,6 +792,7 @@ __device__ inline void sumGlobal(const float* words, float* out) {
   }
   out[blockIdx.x * kBlock + threadIdx.x] = sum;
 }
+// end snippet: walk
 
 // Word numbers that look random: two rounds of xor-shift and multiply, the multipliers those of
 // C. Wellons' lowbias32, and the upper 13 of the 32 bits.
@@ -800,7 +802,7 @@ __host__ __device__ inline unsigned scatter(unsigned i) {
   return i >> (32 - kPatternBits);
 }
 
-// Shared memory has 32 banks of one word each, and word w lies in bank w % 32: lanes kLaneStride
+// Shared memory has 32 banks of one word, and word w lies in bank w % 32: lanes kLaneStride
 // words apart meet in groups of kLaneStride (a power of two), and a bank serves one word at a time.
 template <int kLaneStride>
 __device__ inline void sumShared(const float* in, float* out) {

@@ -405,8 +405,9 @@ def walls(recorded: Recorded) -> Chart:
     With those of the kernels stand, in black, those of the patterns themselves.
     """
     counts = ("global_instructions", "global_sectors", "shared_instructions", "shared_wavefronts")
-    rows = {row["symbol"] for row in recorded.some("day49.jsonl", "row", "pattern")}
-    merged = [record for record in recorded.some("day49-merged.jsonl", "merged") if record["symbol"] in rows]
+    # A pattern is about one kind of memory, the kernels may use both.
+    levels = {row["symbol"]: row.get("level") for row in recorded.some("day49.jsonl", "row", "pattern")}
+    merged = [record for record in recorded.some("day49-merged.jsonl", "merged") if record["symbol"] in levels]
     with_counts(merged, *counts)
     source = "day30.jsonl"
     issue = flat(recorded.ceiling("issue", "warp-instructions"), source, "Issue")
@@ -417,11 +418,12 @@ def walls(recorded: Recorded) -> Chart:
         Panel("Global memory", "Instructions per sector (32 bytes)", y_label, [l1, issue], walls=GLOBAL_WALLS),
         Panel("Shared memory", "Instructions per wavefront (128 bytes)", y_label, [shared, issue], walls=SHARED_WALLS),
     ]
-    for panel, level, work_key, amount_key in zip(panels, ("l1", "shared"), counts[::2], counts[1::2]):
+    of_panel = zip(panels, ("l1", "shared"), ("global", "shared"), counts[::2], counts[1::2])
+    for panel, level, memory, work_key, amount_key in of_panel:
         panel.fractions = True
         for record in merged:
             work, amount = record[work_key], record[amount_key]
-            if work and amount:
+            if work and amount and levels[record["symbol"]] in (None, memory):
                 panel.dots.append(place(record["variant"], level, work, amount, record["ms"], panel.roofs))
     kernels = [record["variant"] for record in merged]
     device = recorded.device("day49-merged.jsonl")
