@@ -4,6 +4,7 @@
     build/gpu/day49-roofline/roofline --json > run.jsonl
     scripts/bench_ingest.py ingest run.jsonl profile/ more-runs/
     scripts/bench_ingest.py report
+    scripts/bench_ingest.py report --fleet
 
 The database is SQLite: Python brings it, and one file takes a million rows in half a minute on one core. It has a table
 per record type of scripts/schema/row.schema.json, whose columns are that type's keys; `run` numbers the runs. A run is
@@ -24,11 +25,13 @@ import concurrent.futures
 import contextlib
 import csv
 import functools
+import gc
 import hashlib
 import importlib
 import io
 import itertools
 import json
+import marshal
 import operator
 import os
 import re
@@ -36,7 +39,7 @@ import sqlite3
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -51,7 +54,7 @@ BATCH = 1000  # records per insert; larger ones leave the cache
 ALONE = 16 << 20  # bytes that one process reads in a second or two; more are shared among processes
 MAX_PROCESSES = 8  # SQLite attaches ten databases, and one process puts together what all have read
 LOCK_SECONDS = 60  # how long to wait for another ingest
-APPLICATION_ID = 0x63756461  # "cuda": tells our database from another program's
+APPLICATION_ID = 0x63756462  # tells our database from another program's; goes up when `digest` changes
 TABLE_WIDTH = 100  # columns of text
 
 # The types are spelled so that SQLite and DuckDB mean the same by them.
@@ -327,15 +330,17 @@ def check(fields: dict[str, Any], schema: Schema) -> Kind:
 
 
 @functools.lru_cache
-def _sorted_by_key(keys: tuple[str, ...]) -> tuple[str, operator.itemgetter]:
+def _sorted_by_key(keys: tuple[str, ...]) -> tuple[bytes, operator.itemgetter]:
     ordered = sorted(keys)
-    return ascii(ordered), operator.itemgetter(*ordered)
+    return ascii(ordered).encode("ascii"), operator.itemgetter(*ordered)
 
 
 def digest(fields: dict[str, Any]) -> bytes:
     """Return the SHA-256 of a record, the same for any order of its keys and on every machine."""
     keys, values = _sorted_by_key(tuple(fields))
-    return hashlib.sha256(f"{keys}{ascii(values(fields))}".encode("ascii")).digest()
+    # Version 2 of marshal, the one from before it told shared objects apart, gives equal values equal bytes. To write
+    # the numbers in digits takes 5 microseconds more, a fifth of all that a record takes.
+    return hashlib.sha256(keys + marshal.dumps(values(fields), 2)).digest()
 
 
 class Enough(Exception):
@@ -367,13 +372,12 @@ class Stage:
 
     def add(self, kind: Kind, fields: dict[str, Any]) -> None:
         """Add a record; a `run` record closes the run before it."""
-        values = tuple(map(fields.get, kind.columns))
         if kind.name == "run":
             self.end_run()
             self._run += 1
-            self._head = values
+            self._head = tuple(map(fields.get, kind.columns))
         else:
-            self._rows[kind.name].append((self._run, *values))
+            self._rows[kind.name].append((self._run, *map(fields.get, kind.columns)))
             self._waiting += 1
             if self._waiting >= BATCH:
                 self._flush()
@@ -563,10 +567,32 @@ def ingest(paths: Iterable[str], db: Path) -> str:
 
 @dataclass(frozen=True)
 class Report:
-    """`rows` of values in the order of `columns`, which maps each name to its SQL type."""
+    """`rows` of values in the order of `columns`, which maps each name to its SQL type.
+
+    For a person, the rows that agree in their first `heads` values are a block below the title that these make, and
+    its columns begin with `first`.
+    """
 
     columns: dict[str, str]
     rows: list[tuple]
+    heads: int
+    first: int
+    title: Callable[..., str]
+
+
+def cards_of(connection: sqlite3.Connection) -> dict[int, tuple[str, str]]:
+    """Return device and UUID of each run."""
+    return {run: (device, uuid) for run, device, uuid in connection.execute("SELECT run, device, uuid FROM run")}
+
+
+@contextlib.contextmanager
+def reading(db: Path, schema: Schema) -> Iterator[sqlite3.Connection]:
+    """Open the database for one look at it, whoever writes meanwhile."""
+    uri = f"{db.as_uri()}?mode=rw"  # not created if it is not there
+    with contextlib.closing(sqlite3.connect(uri, uri=True, isolation_level=None, timeout=LOCK_SECONDS)) as connection:
+        create_tables(connection, schema, "main")
+        connection.execute("BEGIN")
+        yield connection
 
 
 def make_report(db: Path) -> Report:
@@ -578,31 +604,157 @@ def make_report(db: Path) -> Report:
     columns = {"device": text, "uuid": text, "record": text, **cases, "symbol": text, "metric": text, "unit": text}
     columns.update(runs=SQL_TYPES["integer"], best=number, median=number)
 
-    rows = []
-    uri = f"{db.as_uri()}?mode=rw"  # not created if it is not there
-    with contextlib.closing(sqlite3.connect(uri, uri=True, isolation_level=None, timeout=LOCK_SECONDS)) as connection:
-        create_tables(connection, schema, "main")
-        connection.execute("BEGIN")  # one state of it, whoever writes meanwhile
+    found: dict = collections.defaultdict(list)  # by card: rows, each with its place among the card's
+    with reading(db, schema) as connection:
+        card_of = cards_of(connection)
         for order, kind in enumerate(kinds):
-            # What tells groups apart comes first: the card, the case, metric and unit.
-            keys = [f'r."{key}"' if key in kind.columns else "NULL" for key in (*cases, "metric", "unit", "symbol")]
-            size = 2 + len(keys) - 1
-            members = collections.defaultdict(list)
-            for row in connection.execute(
-                f"SELECT run.device, run.uuid, {', '.join(keys)}, r.run, r.value "
-                f'FROM "{kind.name}" AS r JOIN run USING (run)'
-            ):
-                members[row[:size]].append(row[size:])
-            for group, found in members.items():
-                device, uuid, *case, metric, unit = group
-                symbols, runs, values = zip(*found)
-                symbol = " ".join(sorted(set(symbols) - {None})) or None
-                best, median = BEST[kind.report["better"]](values), statistics.median(values)
-                row = (device, uuid, kind.name, *case, symbol, metric, unit, len(set(runs)), best, median)
+            own = [key for key in cases if key in kind.columns]
+            selected = ", ".join(f'"{key}"' for key in own)
+            symbol = "symbol" if "symbol" in kind.columns else "NULL"
+            # By card, then by case, metric and unit: run, value and symbol of each record. There are millions.
+            groups: dict = collections.defaultdict(lambda: collections.defaultdict(list))
+            for row in connection.execute(f'SELECT run, value, {symbol}, {selected}, metric, unit FROM "{kind.name}"'):
+                groups[card_of[row[0]]][row[3:]].append(row[:3])
+
+            @functools.cache
+            def place(group: tuple, order: int = order, own: list[str] = own) -> tuple[tuple, list]:
+                """Return where a group stands among its card's, and its case in the report's columns."""
+                given = dict(zip(own, group))
+                case = [given.get(key) for key in cases]
                 # A key younger than the run is NULL there, and comes first.
-                rows.append(((device, uuid, order, *((key is not None, key) for key in case), metric, unit), row))
-    rows.sort(key=operator.itemgetter(0))
-    return Report(columns, [row for _, row in rows])
+                return (order, *((key is not None, key) for key in case), *group[len(own) :]), case
+
+            for card, members in groups.items():
+                for group, records in members.items():
+                    at, case = place(group)
+                    runs, values, symbols = zip(*records)
+                    symbol = " ".join(sorted(set(symbols) - {None})) or None
+                    best, median = BEST[kind.report["better"]](values), statistics.median(values)
+                    row = (*card, kind.name, *case, symbol, *group[len(own) :], len(set(runs)), best, median)
+                    found[card].append((at, row))
+    rows = []
+    for card in sorted(found):
+        rows += [row for _, row in sorted(found[card], key=operator.itemgetter(0))]
+    return Report(columns, rows, 2, 3, lambda device, uuid: f"{device}, {uuid[:12]}")  # the record type is in the CSV
+
+
+OUTLIER = 3  # times the median absolute deviation (MAD) below the median
+FLEET_COLUMNS = {
+    **dict.fromkeys(("device",), "TEXT"),
+    "day": "BIGINT",
+    **dict.fromkeys(("variant", "unit", "what", "node", "host", "uuid", "mode"), "TEXT"),
+    **dict.fromkeys(("cards", "runs"), "BIGINT"),
+    **dict.fromkeys(("value", "mad", "low", "high", "percent"), "DOUBLE"),
+    "note": "TEXT",
+}
+
+
+@dataclass(frozen=True)
+class Stay:
+    """Where a run stood in its launch: the `fleet` record of scripts/fleet.py, or `single` without one."""
+
+    mode: str = "single"
+    launch: str | None = None
+    node: str | None = None
+    host: str | None = None
+    node_cards: int = 1
+    began: float = 0.0
+    seconds: float = 0.0
+
+
+def make_fleet_report(db: Path) -> Report:
+    """Return each ceiling on every card beside the cards of its model, and the sums of nodes.
+
+    A row is of a card (`value` is the median of its runs), of the fleet (`value` is the median of its cards' medians,
+    `mad` their median absolute deviation) or of a node (`value` is the sum of its cards: together, of one launch, and
+    the median over the launches; solo, of the cards' medians). `low` and `high` are the ends of what the median was
+    taken of; `percent` is a card's share of the fleet's median, and a node's sum together of its sum solo.
+    """
+    schema = load_schema()
+    with reading(db, schema) as connection:
+        card_of = cards_of(connection)
+        stays = {
+            run: Stay(*fields)
+            for run, *fields in connection.execute(
+                "SELECT run, mode, launch, coalesce(host, node), host, node_cards, began, seconds FROM fleet"
+            )
+        }
+        # By model and ceiling: run, card and value of each record.
+        found: dict = collections.defaultdict(list)
+        for run, day, variant, unit, value in connection.execute("SELECT run, day, variant, unit, value FROM ceiling"):
+            device, card = card_of[run]
+            found[device, day, variant, unit].append((stays.get(run, Stay()), card, value))
+    rows = []
+    for ceiling in sorted(found):
+        by_mode: dict = collections.defaultdict(lambda: collections.defaultdict(list))
+        for stay, card, value in found[ceiling]:
+            by_mode[stay.mode][card].append((stay, value))
+        for mode in sorted(by_mode):
+            rows += [(*ceiling, *row) for row in card_rows(mode, by_mode[mode])]
+        rows += [(*ceiling, *row) for row in node_rows(by_mode["solo"], by_mode["together"])]
+    title = "{0}, day {1}, {2}, {3}".format
+    return Report(FLEET_COLUMNS, rows, 4, 4, title)
+
+
+def card_rows(mode: str, cards: dict[str, list[tuple[Stay, float]]]) -> Iterator[tuple]:
+    """Yield a row for each card, the slowest first, and one for all of them."""
+    medians = {card: statistics.median(value for _, value in runs) for card, runs in cards.items()}
+    middle = statistics.median(medians.values())
+    mad = statistics.median(abs(value - middle) for value in medians.values())
+    for card in sorted(cards, key=lambda card: (medians[card], card)):
+        value, values = medians[card], [value for _, value in cards[card]]
+        last = max((stay for stay, _ in cards[card]), key=lambda stay: stay.began)
+        below = f"outlier: {100 * (1 - value / middle):.2g} % below the median"
+        note = below if value < middle - OUTLIER * mad else None
+        ends = (min(values), max(values), 100 * value / middle)
+        yield ("card", last.node, last.host, card, mode, 1, len(values), value, None, *ends, note)
+    runs, ends = sum(map(len, cards.values())), (min(medians.values()), max(medians.values()))
+    yield ("fleet", None, None, None, mode, len(cards), runs, middle, mad, *ends, None, None)
+
+
+def node_rows(solo: dict[str, list[tuple[Stay, float]]], together: dict[str, list[tuple[Stay, float]]]) -> Iterator:
+    """Yield the sums of each node: of its cards' solo medians, and of the runs that were there at once."""
+    alone: dict = collections.defaultdict(lambda: collections.defaultdict(list))  # by node and card
+    for card, runs in solo.items():
+        for stay, value in runs:
+            alone[stay.node][card].append((stay, value))
+    launches: dict = collections.defaultdict(lambda: collections.defaultdict(dict))  # by node, launch and card
+    for card, runs in together.items():
+        for stay, value in runs:
+            launches[stay.node][stay.launch][card] = (stay, value)
+    for node in sorted({*alone, *launches}):
+        # A launch that lost a card says nothing about the node, unless there is no better one.
+        cards = set(max(launches[node].values(), key=len, default=alone[node]))
+        at_once = [launch for launch in launches[node].values() if launch.keys() == cards]
+        summed = {card: runs for card, runs in alone[node].items() if card in cards}
+        alone_sum = sum(statistics.median(value for _, value in runs) for runs in summed.values())
+        if summed:
+            stay = next(iter(summed.values()))[0][0]
+            runs = sum(map(len, summed.values()))
+            yield _node_row(stay, "solo", len(summed), runs, [alone_sum], None, [])
+        if at_once:
+            stay = next(iter(at_once[0].values()))[0]
+            sums = [sum(value for _, value in launch.values()) for launch in at_once]
+            percent = 100 * statistics.median(sums) / alone_sum if len(summed) == len(cards) else None
+            overlap = min(overlap_of(stay for stay, _ in launch.values()) for launch in at_once)
+            note = [f"all at once for {100 * overlap:.0f} % of the time"]
+            yield _node_row(stay, "together", len(cards), len(sums) * len(cards), sums, percent, note)
+
+
+def _node_row(
+    stay: Stay, mode: str, cards: int, runs: int, sums: list[float], percent: float | None, note: list[str]
+) -> tuple:
+    if cards < stay.node_cards:
+        note = [f"{cards} of {stay.node_cards} cards", *note]
+    figures = (statistics.median(sums), None, min(sums), max(sums), percent)
+    return ("node", stay.node, stay.host, None, mode, cards, runs, *figures, "; ".join(note) or None)
+
+
+def overlap_of(stays: Iterable[Stay]) -> float:
+    """Return the share of the time of a launch in which all its runs on a node were running, 0 to 1."""
+    spans = [(stay.began, stay.began + stay.seconds) for stay in stays]
+    begins, ends = zip(*spans)
+    return max(0.0, (min(ends) - max(begins)) / (max(ends) - min(begins)))
 
 
 def as_csv(report: Report) -> str:
@@ -615,19 +767,19 @@ def as_csv(report: Report) -> str:
 
 
 def as_table(report: Report) -> str:
-    """Return the report for a person: a block per card, six significant digits, no line over TABLE_WIDTH."""
-    names = list(report.columns)[3:]  # the card stands above its block, and the record type is in the CSV
+    """Return the report for a person: in blocks, six significant digits, no line over TABLE_WIDTH."""
+    names = list(report.columns)[report.first :]
     right = [report.columns[name] != SQL_TYPES["string"] for name in names]
     blocks = []
-    for (device, uuid), rows in itertools.groupby(report.rows, key=lambda row: row[:2]):
-        cells = [names] + [[_cell(value) for value in row[3:]] for row in rows]
+    for head, rows in itertools.groupby(report.rows, key=lambda row: row[: report.heads]):
+        cells = [names] + [[_cell(value) for value in row[report.first :]] for row in rows]
         widths = [max(map(len, column)) for column in zip(*cells)]
         for index in range(len(names)):
             if not any(line[index] for line in cells[1:]):
                 widths[index] = 0  # no case of this card has it
         while sum(widths) + sum(map(bool, widths)) - 1 > TABLE_WIDTH:
             widths[widths.index(max(widths))] -= 1
-        lines = [f"{device}, {uuid[:12]}"[:TABLE_WIDTH]]
+        lines = [report.title(*head)[:TABLE_WIDTH]]
         for line in cells:
             shown = [_fit(cell, width, to_right) for cell, width, to_right in zip(line, widths, right) if width]
             lines.append(" ".join(shown).rstrip())
@@ -679,11 +831,11 @@ def regular(path: Path) -> Path:
     return path
 
 
-def report(db: Path, form: str, out: Path | None) -> str:
+def report(db: Path, form: str, out: Path | None, fleet: bool) -> str:
     """Write the report as `form` to `out` and return "", or return its text if there is no `out`."""
     if not db.exists():
         raise Refused(f"{db}: no such database; fill it with: scripts/bench_ingest.py ingest --db {db} PATH...")
-    made = make_report(db)
+    made = make_fleet_report(db) if fleet else make_report(db)
     if not made.rows:
         print(f"{db}: no timed record; runs on a GPU without --check have some", file=sys.stderr)
     if form == "parquet":
@@ -717,6 +869,7 @@ def main(arguments: list[str] | None = None) -> int:
         "paths", nargs="+", metavar="PATH", help="file, folder (every *.jsonl below it), or - for stdin"
     )
     showing = commands.add_parser("report", help="best and median per card, day and variant")
+    showing.add_argument("--fleet", action="store_true", help="ceilings of each card beside the others, sums of nodes")
     showing.add_argument("--format", choices=["table", "csv", "parquet"], default="table", help="default: table")
     showing.add_argument("--out", type=Path, metavar="FILE", help="write there and not to stdout; parquet needs it")
     for command in (taking, showing):
@@ -729,7 +882,7 @@ def main(arguments: list[str] | None = None) -> int:
         db = regular(options.db)
         try:
             ingesting = options.command == "ingest"
-            text = ingest(options.paths, db) if ingesting else report(db, options.format, options.out)
+            text = ingest(options.paths, db) if ingesting else report(db, options.format, options.out, options.fleet)
         except sqlite3.Error as error:
             raise Refused(f"{db}: {error}; is it a database of this script, and may you write it?") from None
         print_whole(text)
@@ -743,4 +896,5 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    gc.disable()  # no cycles are made, and to look for some among millions of records takes a third of the time
     sys.exit(main())
