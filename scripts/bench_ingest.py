@@ -51,6 +51,7 @@ DEFAULT_DB = ROOT / "build" / "bench.sqlite"
 MAX_PROBLEMS = 20  # more of them say nothing new
 MAX_LINE = 1 << 20  # bytes; a day's lines have a few hundred
 BATCH = 1000  # records per insert; larger ones leave the cache
+KNOWN_LINES = 5000  # that are remembered; the days have 804 different checks
 ALONE = 16 << 20  # bytes that one process reads in a second or two; more are shared among processes
 MAX_PROCESSES = 8  # SQLite attaches ten databases, and one process puts together what all have read
 LOCK_SECONDS = 60  # how long to wait for another ingest
@@ -242,6 +243,7 @@ class BadLine(Exception):
     def __init__(self, text: str, fatal: bool = False):
         super().__init__(text)
         self.fatal = fatal
+        self.of_run = False  # a run record, so that the records below it are of some run
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -363,6 +365,18 @@ class Stage:
         self._run = 0
         self._head: tuple | None = None  # the open run's own values
         self._digests: list[bytes] = []
+        # Half of all lines are checks, and passed checks look the same in every run of a program.
+        self.understand = functools.lru_cache(maxsize=KNOWN_LINES)(self._understand)
+
+    def _understand(self, raw: bytes) -> tuple[Kind, dict[str, Any], tuple, bytes]:
+        """Return record type, fields, values in the order of the type's columns, and digest of a line, or BadLine."""
+        fields = parse(raw)
+        try:
+            kind = check(fields, self.schema)
+        except BadLine as problem:
+            problem.of_run = fields.get("record") == "run"
+            raise
+        return kind, fields, tuple(map(fields.get, kind.columns)), digest(fields)
 
     def refuse(self, shown: str, line: int, text: str) -> None:
         """Note what is wrong at a file and line; Enough when it is enough."""
@@ -370,18 +384,18 @@ class Stage:
         if len(self.problems) == MAX_PROBLEMS:
             raise Enough
 
-    def add(self, kind: Kind, fields: dict[str, Any]) -> None:
+    def add(self, kind: Kind, values: tuple, digest: bytes) -> None:
         """Add a record; a `run` record closes the run before it."""
         if kind.name == "run":
             self.end_run()
             self._run += 1
-            self._head = tuple(map(fields.get, kind.columns))
+            self._head = values
         else:
-            self._rows[kind.name].append((self._run, *map(fields.get, kind.columns)))
+            self._rows[kind.name].append((self._run, *values))
             self._waiting += 1
             if self._waiting >= BATCH:
                 self._flush()
-        self._digests.append(digest(fields))
+        self._digests.append(digest)
 
     def end_run(self) -> None:
         """Close the open run, if there is one."""
@@ -476,16 +490,10 @@ def read(stage: Stage, shown: str, stream: BinaryIO) -> None:
     in_run = False
     for number, raw in enumerate(iter(lambda: stream.readline(MAX_LINE), b""), start=1):
         try:
-            fields = parse(raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw)
-            if fields.get("record") == "run":
-                in_run = True  # also if it is bad: then that is all there is to say
-            kind = check(fields, stage.schema)
-            if not in_run:
-                in_run = True
-                raise BadLine(
-                    f"{kind.name} record before any run record: the run's beginning is missing; take it again"
-                )
+            raw = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
+            kind, fields, values, record_digest = stage.understand(raw)
             if kind.name == "run":
+                in_run = True
                 card = (fields["device"], fields["uuid"])
                 first = first or (*card, number)
                 if card != first[:2]:
@@ -493,8 +501,14 @@ def read(stage: Stage, shown: str, stream: BinaryIO) -> None:
                         f"a second card, {card[0]} {card[1]}, after {first[0]} {first[1]} in line {first[2]}; "
                         "their lines may be mixed: write one file per card, and give both"
                     )
-            stage.add(kind, fields)
+            elif not in_run:
+                in_run = True  # that is all there is to say
+                raise BadLine(
+                    f"{kind.name} record before any run record: the run's beginning is missing; take it again"
+                )
+            stage.add(kind, values, record_digest)
         except BadLine as problem:
+            in_run = in_run or problem.of_run
             stage.refuse(shown, number, str(problem))
             if problem.fatal:
                 break

@@ -207,7 +207,11 @@ BAD = {
     "Infinity": (lines(RUN, ROW.replace('"percent":', '"percent":-Infinity,"x":')).encode(), 2, ["-Infinity"]),
     "number that overflows": (lines(RUN, ROW.replace('"percent":', '"percent":1e999,"x":')).encode(), 2, ["percent"]),
     "key twice": (lines(RUN, ROW.replace('"day":5', '"day":5,"day":6')).encode(), 2, ['"day" is there twice']),
-    "unknown record": (lines(RUN, {"record": "sgemm"}).encode(), 2, ['record is "sgemm"', "run, check, ceiling"]),
+    "unknown record": (
+        lines(RUN, {"record": "sgemm"}).encode(),
+        2,
+        ['record is "sgemm"', "run, fleet, check, ceiling"],
+    ),
     "record of another type": (lines(RUN, {"record": []}).encode(), 2, ["record is []"]),
     "no record": (lines(RUN, {}).encode(), 2, ["record is null"]),
     "rows before a run": (lines(ROW, ROW, RUN).encode(), 1, ["row record before any run record"]),
