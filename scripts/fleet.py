@@ -85,15 +85,20 @@ class Place:
     local_rank: int = 0
     local_ranks: int = 1
     launched: bool = False
+    ends_all: bool = False  # the launcher ends all ranks when one fails
 
 
 def find_place(environment: Mapping[str, str]) -> Place:
     """Return what Open MPI or Slurm told this process. mpirun inside a Slurm job counts as mpirun."""
     if "OMPI_COMM_WORLD_RANK" in environment:
-        # The namespace holds the host's name in some versions.
-        launch = short_digest(environment.get("PMIX_NAMESPACE", "") + environment.get("SLURM_JOB_ID", ""))
+        # The namespace is no more than mpirun's process id in one version and holds the host's name in another; the
+        # key is random.
+        known = ("PMIX_NAMESPACE", "OMPI_MCA_orte_precondition_transports")
+        launch = short_digest(" ".join(environment.get(name, "") for name in known))
         names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
-        return Place(launch, *(int(environment[f"OMPI_COMM_WORLD_{name}"]) for name in names), launched=True)
+        numbers = (int(environment[f"OMPI_COMM_WORLD_{name}"]) for name in names)
+        recovers = environment.get("OMPI_MCA_orte_enable_recovery") == "1"
+        return Place(launch, *numbers, launched=True, ends_all=not recovers)
     # A batch script has a SLURM_LOCALID too, and is no task of srun.
     if "SLURM_STEP_NUM_TASKS" in environment and "SLURM_LOCALID" in environment:
         launch = short_digest(f"{environment['SLURM_JOB_ID']}.{environment['SLURM_STEP_ID']}")
@@ -124,6 +129,7 @@ class Fence:
 
     def __init__(self, place: Place):
         self._pmix = None
+        self._ends_all = place.ends_all
         if not place.launched:
             return
         try:
@@ -139,8 +145,18 @@ class Fence:
             if place.rank == 0:
                 say(f"no barrier: {error}; the ranks start as the launcher starts them")
 
-    def wait(self, limit_s: float) -> None:
-        """Wait until all living ranks are here, or for so long."""
+    def start(self) -> None:
+        """Wait until all ranks are here, but not forever for one that is lost."""
+        self._wait(FENCE_LIMIT_S)
+        if not self._ends_all:
+            self._sign_off()
+
+    def leave(self, limit_s: float) -> None:
+        """Wait for the others if a rank that fails would end them: so it fails last."""
+        self._wait(limit_s)
+        self._sign_off()
+
+    def _wait(self, limit_s: float) -> None:
         if self._pmix is None:
             return
         # In a thread, because nothing ends a call into a library from outside.
@@ -152,11 +168,10 @@ class Fence:
             self._pmix = None
             say(f"not all ranks came to the barrier within {limit_s:g} s; going on without them")
 
-    def leave(self, limit_s: float) -> None:
-        """Wait for the others and sign off: whoever fails leaves last, because mpirun may end all when one fails."""
-        self.wait(limit_s)
+    def _sign_off(self) -> None:
         if self._pmix is not None:
             self._pmix.PMIx_Finalize(None, ctypes.c_size_t(0))
+        self._pmix = None
 
 
 # ---- one run ---------------------------------------------------------------------------------------------------------
@@ -174,6 +189,8 @@ def count_devices(program: Path) -> int:
             timeout=FENCE_LIMIT_S,
             check=False,
         )
+    except OSError as error:
+        raise Stop(f"{program}: {error.strerror}") from None
     except subprocess.TimeoutExpired:
         raise Stop(f"{program}: no answer within {FENCE_LIMIT_S} s: does nvidia-smi still answer?") from None
     found = re.search(r"valid is 0(?: to (\d+))?$", done.stderr, re.MULTILINE)
@@ -268,29 +285,27 @@ def run(options: argparse.Namespace) -> int:
     fence = Fence(place)
     problems: list[str] = []
     code = EXIT_WRONG
+    command = [options.program.resolve(), *(["--check"] if options.check else [])]
+    devices: list[int] = []
     try:
-        devices = devices_of(place, count_devices(options.program), options.solo)
-        command = [options.program, *(["--check"] if options.check else [])]
-        runs = []
-        for card in range(len(devices)):
-            fleet = {"launch": place.launch, "mode": "solo" if options.solo else "together", "node": find_node()}
-            if options.host:
-                fleet["host"] = socket.gethostname()
-            fleet.update(rank=place.rank, ranks=place.ranks, card=card, cards=len(devices))
-            fleet["node_cards"] = len(devices) * place.local_ranks
-            runs.append(fleet)
-
-        def measure(device: int, fleet: dict[str, Any]) -> None:
-            problem = run_card(command, device, fleet, out, options.timeout)
-            if problem:
-                problems.append(f"{who(fleet)}, device {device}: {problem}")
-
-        fence.wait(FENCE_LIMIT_S)
-        with concurrent.futures.ThreadPoolExecutor(1 if options.solo else len(runs)) as pool:
-            list(pool.map(measure, devices, runs))
+        devices = devices_of(place, count_devices(command[0]), options.solo)
     except Stop as stop:
         problems.append(f"rank {place.rank} of {place.ranks}: {stop}")
         code = stop.code
+
+    def measure(card: int) -> None:
+        fleet = {"launch": place.launch, "mode": "solo" if options.solo else "together", "node": find_node()}
+        if options.host:
+            fleet["host"] = socket.gethostname()
+        fleet.update(rank=place.rank, ranks=place.ranks, card=card, cards=len(devices))
+        fleet["node_cards"] = len(devices) * place.local_ranks
+        problem = run_card(command, devices[card], fleet, out, options.timeout)
+        if problem:
+            problems.append(f"{who(fleet)}, device {devices[card]}: {problem}")
+
+    fence.start()
+    with concurrent.futures.ThreadPoolExecutor(1 if options.solo else max(1, len(devices))) as pool:
+        list(pool.map(measure, range(len(devices))))
     for problem in problems:
         say(problem)
     fence.leave(options.timeout + FENCE_LIMIT_S)
@@ -392,7 +407,7 @@ def main(arguments: list[str] | None = None) -> int:
         say(str(stop))
         return stop.code
     except OSError as error:
-        say(": ".join(filter(None, (error.filename, error.strerror))))
+        say(": ".join(str(part) for part in (error.filename, error.strerror) if part))
         return EXIT_WRONG
     except KeyboardInterrupt:
         say("interrupted")
