@@ -42,7 +42,7 @@ if [[ ${FAULT%% *} == "$device" ]]; then
     hangs) exec sleep 60 ;;
   esac
 fi
-sleep 0.4
+sleep ${SLEEP:-0.4}
 sed 1,5d RECORDED
 """
 
@@ -308,7 +308,7 @@ def test_of_eight_ranks_one_is_lost(day, mpirun, tmp_path, fault):
 def test_without_recovery_a_rank_that_fails_leaves_last_and_mpirun_says_so(day, mpirun, tmp_path):
     words = [word for word in mpirun if word != "--enable-recovery"]
     words += ["-n", 4, sys.executable, SCRIPT, "run", "--out", tmp_path, day]
-    done = start(*words, FAULT="2 dies", code=1)
+    done = start(*words, FAULT="2 dies", SLEEP=2, code=1)
     assert "rank 2 of 4, device 2: killed by signal 9" in done.stderr
     assert [record["rank"] for record in fleets(tmp_path)] == [0, 1, 3]
 
