@@ -313,6 +313,22 @@ def test_without_recovery_a_rank_that_fails_leaves_last_and_mpirun_says_so(day, 
     assert [record["rank"] for record in fleets(tmp_path)] == [0, 1, 3]
 
 
+def test_the_lines_of_the_page_are_those_that_work(day, mpirun, tmp_path):
+    page = (SCRIPTS / "README.md").read_text().splitlines()
+    commands = [line for line in page if line.startswith(("mpirun ", "scripts/fleet.py check"))]
+    assert len(commands) == 4
+    (tmp_path / "scripts").symlink_to(SCRIPTS)
+    for command in commands:
+        for old, new in (
+            ("--map-by ppr:8:node", "--oversubscribe -n 2"),
+            ("--map-by ppr:1:node", "--oversubscribe -n 1"),
+            ("build/gpu/day49-roofline/roofline", str(day)),
+        ):
+            command = command.replace(old, new)
+        start("bash", "-c", f'cd "{tmp_path}" && {command}', DEVICES=2)
+    assert [len(fleets(tmp_path / "fleet" / mode)) for mode in ("solo", "together")] == [2, 2]
+
+
 # ---- under Slurm, which is not here: a stand-in starts the tasks with its variables
 
 SRUN = """\
