@@ -44,6 +44,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from fleet import overlap
+
 ROOT = Path(__file__).resolve().parents[1]
 SCHEMA_FILE = Path("scripts/schema/row.schema.json")
 DEFAULT_DB = ROOT / "build" / "bench.sqlite"
@@ -750,8 +752,8 @@ def node_rows(solo: dict[str, list[tuple[Stay, float]]], together: dict[str, lis
             stay = next(iter(at_once[0].values()))[0]
             sums = [sum(value for _, value in launch.values()) for launch in at_once]
             percent = 100 * statistics.median(sums) / alone_sum if len(summed) == len(cards) else None
-            overlap = min(overlap_of(stay for stay, _ in launch.values()) for launch in at_once)
-            note = [f"all at once for {100 * overlap:.0f} % of the time"]
+            share = min(overlap((stay.began, stay.seconds) for stay, _ in launch.values()) for launch in at_once)
+            note = [f"all at once for {100 * share:.0f} % of the time"]
             yield _node_row(stay, "together", len(cards), len(sums) * len(cards), sums, percent, note)
 
 
@@ -762,13 +764,6 @@ def _node_row(
         note = [f"{cards} of {stay.node_cards} cards", *note]
     figures = (statistics.median(sums), None, min(sums), max(sums), percent)
     return ("node", stay.node, stay.host, None, mode, cards, runs, *figures, "; ".join(note) or None)
-
-
-def overlap_of(stays: Iterable[Stay]) -> float:
-    """Return the share of the time of a launch in which all its runs on a node were running, 0 to 1."""
-    spans = [(stay.began, stay.began + stay.seconds) for stay in stays]
-    begins, ends = zip(*spans)
-    return max(0.0, (min(ends) - max(begins)) / (max(ends) - min(begins)))
 
 
 def as_csv(report: Report) -> str:

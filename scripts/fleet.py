@@ -38,7 +38,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -341,10 +341,9 @@ def missing(there: list[dict[str, Any]]) -> list[str]:
     return names
 
 
-def overlap(there: list[dict[str, Any]]) -> float:
-    """Return the share of the time of a launch in which all its runs were running, 0 to 1."""
-    begins = [fleet["began"] for fleet in there]
-    ends = [fleet["began"] + fleet["seconds"] for fleet in there]
+def overlap(spans: Iterable[tuple[float, float]]) -> float:
+    """Return the share of the time in which all of some runs were running, 0 to 1; each began, and took seconds."""
+    begins, ends = zip(*((began, began + seconds) for began, seconds in spans))
     return max(0.0, (min(ends) - max(begins)) / (max(ends) - min(begins)))
 
 
@@ -362,8 +361,9 @@ def check(options: argparse.Namespace) -> int:
         for card in sorted({card for card in cards if cards.count(card) > 1}):
             ranks = ", ".join(str(fleet["rank"]) for fleet in there if fleet["uuid"] == card)
             problems.append(f"ranks {ranks} ran on one card, {card}: start one rank per GPU")
-        together = f", all at once for {100 * overlap(there):.0f} % of the time" * (there[0]["mode"] == "together")
-        print(f"{out}: {there[0]['mode']}, {len(there)} runs complete{together}")
+        share = overlap((fleet["began"], fleet["seconds"]) for fleet in there)
+        at_once = f", all at once for {100 * share:.0f} % of the time" * (there[0]["mode"] == "together")
+        print(f"{out}: {there[0]['mode']}, {len(there)} runs complete{at_once}")
     for part in sorted(out.glob("*.part")):
         problems.append(f"{part}: what a run without an end printed")
     if problems:

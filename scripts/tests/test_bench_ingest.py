@@ -188,6 +188,31 @@ def test_two_at_once_both_come_in(db, tmp_path):
     assert query(db, "SELECT count(*) FROM row JOIN run USING (run)") == [(5,)]
 
 
+def test_several_processes_do_what_one_does(tool, tmp_path, monkeypatch):
+    """The same run numbers, a run that two of them meet once, and the bad lines in order."""
+    for minute in range(9):
+        (tmp_path / f"{minute}.jsonl").write_text(a_run(minute % 7, values=(1.0, 2.0 + minute % 7)))
+    one, other = tmp_path / "one.sqlite", tmp_path / "other.sqlite"
+    said = tool.ingest([str(tmp_path)], one)
+    monkeypatch.setattr(tool, "ALONE", 0)
+    monkeypatch.setattr(tool.os, "cpu_count", lambda: 4)
+    assert len(tool.shares_of(tool.inputs([str(tmp_path)]), 4)) == 4
+    assert tool.ingest([str(tmp_path)], other) == said.replace("one", "other")
+    assert "runs added: 7 (21 records), there already: 2" in said
+    assert query(one, "SELECT * FROM run") == query(other, "SELECT * FROM run")
+    assert query(one, "SELECT * FROM row ORDER BY rowid") == query(other, "SELECT * FROM row ORDER BY rowid")
+
+    before = other.read_bytes()
+    for minute in (1, 8):
+        (tmp_path / f"{minute}.jsonl").write_text(f"{RUN}\nbad {minute}\n" + "worse\n" * 15 * (minute == 8))
+    with pytest.raises(tool.Refused) as refusal:
+        tool.ingest([str(tmp_path)], other)
+    first, second, *_, last = str(refusal.value).splitlines()
+    assert first.startswith(f"{tmp_path / '1.jsonl'}:2: ") and second.startswith(f"{tmp_path / '8.jsonl'}:2: ")
+    assert last == "nothing was changed"
+    assert other.read_bytes() == before
+
+
 # ---- what is refused: named by file and line, and nothing changes
 
 BAD = {
