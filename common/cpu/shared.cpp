@@ -168,6 +168,13 @@ void* SharedMemory::dynamic(size_t alignment) const {
   return dynamic_;
 }
 
+std::vector<Extent> SharedMemory::extents() const {
+  std::vector<Extent> extents;
+  for (const SharedArray& array : arrays_) extents.push_back({threadStorage_ + array.offset, array.bytes});
+  if (dynamicBytes_ != 0) extents.push_back({dynamic_, dynamicBytes_});
+  return extents;
+}
+
 bool SharedMemory::guards(const char* address) const {
   return arena_ && address >= arena_ - kDynamicGuardBytes &&
       address < arena_ + kSharedPerBlockOptin + kDynamicGuardBytes;
