@@ -723,7 +723,7 @@ void runKernel(const Kernel& kernel, const LaunchConfig& config, const ThreadBod
   }
   prepare(launch, number);
   if (isTracing()) {
-    launch.chunk = kNeighbours;
+    launch.chunk = 1;
     while (!(launch.chosen = nextToTrace(kernel, config, launch.allocations)).empty()) {
       launch.blocks = launch.chosen.size();
       launch.nextBlock = 0;

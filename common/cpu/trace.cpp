@@ -26,37 +26,54 @@ constexpr double kGolden = 0.6180339887498949;  // its multiples, modulo 1, spre
 
 // ---- What has been written of device memory -----------------------------------------------------
 
-struct WrittenBits {
+// A bit for each byte, 16 of them together. A piece of 1 to 16 bytes, aligned to its size, lies in one group.
+class ByteBits {
+ public:
+  explicit ByteBits(size_t bytes) : groups_(static_cast<uint16_t*>(std::calloc(bytes / 16 + 1, 2))) {
+    if (!groups_) fail("no memory to trace %zu bytes", bytes);
+  }
+  ~ByteBits() { std::free(groups_); }
+  ByteBits(ByteBits&& other) noexcept : groups_(std::exchange(other.groups_, nullptr)) {}
+  ByteBits& operator=(ByteBits&& other) noexcept {
+    std::swap(groups_, other.groups_);
+    return *this;
+  }
+
+  void clear(size_t bytes) { std::memset(groups_, 0, 2 * (bytes / 16 + 1)); }
+  bool has(size_t at, unsigned bytes) const { return (groups_[at / 16] & mask(at, bytes)) == mask(at, bytes); }
+  void set(size_t at, unsigned bytes) {  // several workers may share a group
+    if (!has(at, bytes)) __atomic_fetch_or(&groups_[at / 16], mask(at, bytes), __ATOMIC_RELAXED);
+  }
+
+ private:
+  static uint16_t mask(size_t at, unsigned bytes) { return static_cast<uint16_t>(((1u << bytes) - 1) << at % 16); }
+  uint16_t* groups_;
+};
+
+struct Written {
   char* start;
   size_t bytes;
   bool all;  // then the bits are not looked at
-  uint8_t* bits;  // one per byte
+  ByteBits bits;
 };
 
-std::vector<WrittenBits>& allWritten() {  // guarded by memory().mutex, and constant while a kernel runs
-  static auto& instance = *new std::vector<WrittenBits>;
+std::vector<Written>& allWritten() {  // guarded by memory().mutex, and constant while a kernel runs
+  static auto& instance = *new std::vector<Written>;
   return instance;
 }
 
-WrittenBits* findWritten(const char* address) {
-  for (WrittenBits& written : allWritten()) {
+Written* findWritten(const char* address) {
+  for (Written& written : allWritten()) {
     if (address >= written.start && address < written.start + written.bytes) return &written;
   }
   return nullptr;
 }
 
-bool hasBits(const uint8_t* bits, size_t first, size_t count) {
-  for (size_t i = first; i < first + count; ++i) {
-    if (!(bits[i / 8] >> i % 8 & 1)) return false;
-  }
-  return true;
-}
-
-// Several workers may share a byte of the bits.
-void setBits(uint8_t* bits, size_t first, size_t count) {
-  for (size_t i = first; i < first + count; ++i) {
-    __atomic_fetch_or(&bits[i / 8], static_cast<uint8_t>(1 << i % 8), __ATOMIC_RELAXED);
-  }
+// The next piece of a stretch that the hardware accesses at once: 1 to 16 bytes, aligned to its size.
+unsigned pieceOf(const char* address, size_t bytes) {
+  unsigned piece = 16;
+  while (piece > bytes || reinterpret_cast<uintptr_t>(address) % piece != 0) piece /= 2;
+  return piece;
 }
 
 // The program's own image, where constants lie.
@@ -163,8 +180,12 @@ struct Region {
   char* start;
   size_t bytes;
   Space space;
-  uint8_t* written;  // a bit per byte; null: all of it is
+  ByteBits* written;  // null: all of it is
   bool writtenNow;  // since the last barrier
+
+  size_t bitOf(const char* address) const {
+    return address - start + reinterpret_cast<uintptr_t>(start) % 16;  // aligned as the address is
+  }
 };
 
 struct Request {
@@ -183,41 +204,38 @@ struct Instruction {
   std::vector<std::vector<uint32_t>> requests;  // of each warp, by occurrence
 };
 
-// Who touched a word since the last barrier.
+// Who wrote a word last since the last barrier.
 struct Touch {
   unsigned thread;
   unsigned epoch;
   unsigned instruction;
-  unsigned bytes;  // a bit per byte of the word
-};
-struct Word {
-  uintptr_t number = 0;
-  uint64_t phase = 0;
-  unsigned touches = 0;
-  Touch writer{};
-  Touch readers[2]{};  // by two threads: at least one is not the next writer
-  bool hasWriter = false;
-  unsigned readerCount = 0;
+  unsigned bytes;  // a bit per byte of the word; 0: nobody
 };
 
-// Words by their number, in a table that forgets them all when the phase changes. Neighbours do not collide.
-class WordTable {
+// Words by number, all forgotten when the phase changes. Neighbours do not collide.
+class WriterTable {
  public:
-  Word& at(uintptr_t number, uint64_t phase) {
+  // Null if the word is not there and none is to be made.
+  Touch* find(uintptr_t number, uint64_t phase, bool make) {
     if (phase != phase_) used_ = 0;
     phase_ = phase;
-    if (2 * (used_ + 1) > words_.size()) grow();
+    if (make && 2 * (used_ + 1) > words_.size()) grow();
+    if (words_.empty()) return nullptr;
     Word& word = slot(words_, number);
     if (word.phase != phase_) {
-      word = {};
-      word.number = number;
-      word.phase = phase_;
+      if (!make) return nullptr;
+      word = {number, phase_, {}};
       ++used_;
     }
-    return word;
+    return &word.writer;
   }
 
  private:
+  struct Word {
+    uintptr_t number = 0;
+    uint64_t phase = 0;
+    Touch writer{};
+  };
   Word& slot(std::vector<Word>& words, uintptr_t number) const {
     size_t at = number & (words.size() - 1);
     while (words[at].phase == phase_ && words[at].number != number) at = (at + 1) & (words.size() - 1);
@@ -303,13 +321,14 @@ class Tracer {
     regions_.clear();
     sharedBits_.clear();
     for (const Extent& extent : shared) {
-      sharedBits_.emplace_back((extent.bytes + 7) / 8);
-      regions_.push_back({extent.start, extent.bytes, Space::kShared, sharedBits_.back().data(), false});
+      sharedBits_.emplace_back(extent.bytes + 16);
+      regions_.push_back({extent.start, extent.bytes, Space::kShared, nullptr, false});
     }
+    for (size_t i = 0; i < shared.size(); ++i) regions_[i].written = &sharedBits_[i];
     for (const Allocation& allocation : allocations) {
-      const WrittenBits* written = findWritten(allocation.start);
+      Written* written = findWritten(allocation.start);
       regions_.push_back(
-          {allocation.start, allocation.bytes, Space::kGlobal, written->all ? nullptr : written->bits, false});
+          {allocation.start, allocation.bytes, Space::kGlobal, written->all ? nullptr : &written->bits, false});
     }
     threads_ = traffic.block.x * traffic.block.y * traffic.block.z;
     block_ = traffic.block;
@@ -320,6 +339,7 @@ class Tracer {
     l1Bytes_ = share - std::min(share, traffic.sharedBytes);
     instructions_.clear();
     known_.clear();
+    std::fill(std::begin(last_), std::end(last_), Last{});
     reported_.clear();
     order_.assign((threads_ + 31) / 32, {});
     epochs_.assign(threads_, 0);
@@ -327,7 +347,7 @@ class Tracer {
 
   void beginBlock(uint64_t number) {
     run_ = number / kNeighbours;
-    for (std::vector<uint8_t>& bits : sharedBits_) std::fill(bits.begin(), bits.end(), 0);
+    for (size_t i = 0; i < sharedBits_.size(); ++i) sharedBits_[i].clear(regions_[i].bytes + 16);
     std::fill(epochs_.begin(), epochs_.end(), 0);
     l1_.clear(l1Bytes_);
     l1Misses_ = 0;
@@ -400,10 +420,9 @@ class Tracer {
 
  private:
   void accessPieces(uintptr_t pc, const char* address, size_t size, Access operation) {
-    while (size > 0) {  // in pieces that the hardware has: 1 to 16 bytes, aligned to their size
-      size_t piece = 16;
-      while (piece > size || reinterpret_cast<uintptr_t>(address) % piece != 0) piece /= 2;
-      accessPiece(pc, address, static_cast<unsigned>(piece), operation);
+    while (size > 0) {
+      const unsigned piece = pieceOf(address, size);
+      accessPiece(pc, address, piece, operation);
       address += piece;
       size -= piece;
     }
@@ -411,29 +430,32 @@ class Tracer {
 
   void accessPiece(uintptr_t pc, const char* address, unsigned bytes, Access operation) {
     ++accesses_;
-    unsigned& last = lastRegion_[pc / 4 % std::size(lastRegion_)];
-    if (!isInside(last, address)) {
-      last = 0;
-      while (last < regions_.size() && !isInside(last, address)) ++last;
-      if (last == regions_.size()) return outside(pc, address, bytes, operation);
+    Last& last = last_[(pc + static_cast<unsigned>(operation)) % std::size(last_)];
+    if (last.pc != pc || !isInside(last.region, address)) {
+      unsigned region = 0;
+      while (region < regions_.size() && !isInside(region, address)) ++region;
+      if (region == regions_.size()) return outside(pc, address, bytes, operation);
+      last = {pc, region, instructionOf({pc, operation, regions_[region].space})};
     }
-    Region& region = regions_[last];
-    const size_t offset = address - region.start;
-    if (offset + bytes > region.bytes) return outside(pc, address, bytes, operation);
+    Region& region = regions_[last.region];
+    if (address + bytes > region.start + region.bytes) return outside(pc, address, bytes, operation);
     const bool isWrite = writes(operation, region.space);
     if (region.written) {
-      if (!isWrite && !hasBits(region.written, offset, bytes)) reportUnwritten(pc, region, offset, bytes);
-      if (isWrite) setBits(region.written, offset, bytes);
+      if (isWrite) {
+        region.written->set(region.bitOf(address), bytes);
+      } else if (!region.written->has(region.bitOf(address), bytes)) {
+        reportUnwritten(pc, region, address, bytes);
+      }
     }
     region.writtenNow |= isWrite;
 
-    Instruction& instruction = instructionOf({pc, operation, region.space});
+    Instruction& instruction = instructions_[last.instruction];
     const unsigned warp = thread_ / 32;
     std::vector<uint32_t>& requests = instruction.requests[warp];
     const uint32_t occurrence = instruction.executed[thread_]++;
     if (occurrence == requests.size()) {
       const uint32_t number = static_cast<uint32_t>(requests_.size());
-      requests_.push_back({static_cast<unsigned>(&instruction - instructions_.data()), last, bytes, 0, {}, {}});
+      requests_.push_back({last.instruction, last.region, bytes, 0, {}, {}});
       requests.push_back(number);
       order_[warp].push_back(number);
     }
@@ -448,15 +470,13 @@ class Tracer {
         static_cast<size_t>(address - regions_[region].start) < regions_[region].bytes;
   }
 
-  Instruction& instructionOf(const InstructionKey& key) {
-    const auto [entry, isNew] = known_.try_emplace(key.pc * 8 + static_cast<unsigned>(key.access) * 2 +
-            static_cast<unsigned>(key.space),
-        static_cast<unsigned>(instructions_.size()));
+  unsigned instructionOf(const InstructionKey& key) {
+    const auto [entry, isNew] = known_.try_emplace(key, static_cast<unsigned>(instructions_.size()));
     if (isNew) {
       instructions_.push_back({key, {}, std::vector<uint32_t>(threads_), {}});
-      instructions_.back().requests.resize((threads_ + 31) / 32);
+      instructions_.back().requests.resize(order_.size());
     }
-    return instructions_[entry->second];
+    return entry->second;
   }
 
   void count(const Request& request) {
@@ -493,43 +513,38 @@ class Tracer {
 
   // ---- What is wrong ----
 
-  // Two threads of the block touch the same bytes between two barriers, and one of them writes.
+  // Two threads of the block touch the same bytes between two barriers, and one of them writes: all writes go into a
+  // table, then every access to memory that was written is looked up in it.
   void findRaces() {
     ++phase_;
-    for (size_t warp = 0; warp < order_.size(); ++warp) {
-      for (const uint32_t number : order_[warp]) {
-        const Request& request = requests_[number];
-        if (!regions_[request.region].writtenNow) continue;
-        for (unsigned lane = 0; lane < 32; ++lane) {
-          if (request.lanes >> lane & 1) checkRace(request, static_cast<unsigned>(warp * 32 + lane));
+    for (const bool isWrite : {true, false}) {
+      for (size_t warp = 0; warp < order_.size(); ++warp) {
+        for (const uint32_t number : order_[warp]) {
+          const Request& request = requests_[number];
+          const InstructionKey& key = instructions_[request.instruction].key;
+          if (!regions_[request.region].writtenNow || writes(key.access, key.space) != isWrite) continue;
+          for (unsigned lane = 0; lane < 32; ++lane) {
+            if (request.lanes >> lane & 1) checkRace(request, static_cast<unsigned>(warp * 32 + lane), isWrite);
+          }
         }
       }
     }
   }
 
-  void checkRace(const Request& request, unsigned thread) {
-    const InstructionKey& key = instructions_[request.instruction].key;
+  void checkRace(const Request& request, unsigned thread, bool isWrite) {
     const uintptr_t from = reinterpret_cast<uintptr_t>(request.address[thread % 32]);
-    const uintptr_t to = from + request.bytes;
-    for (uintptr_t number = from / 4; number * 4 < to; ++number) {
-      Word& word = words_.at(number, phase_);
-      unsigned bytes = 0xf;
-      if (request.bytes < 4) bytes = ((1u << request.bytes) - 1) << from % 4;
+    for (uintptr_t word = from / 4; word * 4 < from + request.bytes; ++word) {
+      const unsigned bytes = request.bytes < 4 ? ((1u << request.bytes) - 1) << from % 4 : 0xf;
       const Touch touch{thread, request.epoch[thread % 32], request.instruction, bytes};
-      const bool isWrite = writes(key.access, key.space);
-      if (word.hasWriter) reportIfRace(request, word.writer, touch);
-      for (unsigned i = 0; isWrite && i < word.readerCount; ++i) reportIfRace(request, word.readers[i], touch);
-      if (isWrite) {
-        word.writer = touch;
-        word.hasWriter = true;
-      } else if (word.readerCount == 0 || (word.readerCount == 1 && word.readers[0].thread != thread)) {
-        word.readers[word.readerCount++] = touch;
-      }
+      Touch* writer = writers_.find(word, phase_, isWrite);
+      if (!writer) continue;
+      if (writer->bytes & bytes) reportIfRace(request, *writer, touch);
+      if (isWrite) *writer = touch;
     }
   }
 
   void reportIfRace(const Request& request, const Touch& a, const Touch& b) {
-    if (a.thread == b.thread || !(a.bytes & b.bytes)) return;
+    if (a.thread == b.thread) return;
     // Lanes of a warp are ordered by the warp's own operations only.
     if (a.thread / 32 == b.thread / 32 && a.epoch != b.epoch) return;
     const InstructionKey& first = instructions_[a.instruction].key;
@@ -542,10 +557,10 @@ class Tracer {
             nameOf(region), coordinates(b.thread).chars, verb(second.access)));
   }
 
-  void reportUnwritten(uintptr_t pc, const Region& region, size_t offset, unsigned bytes) {
+  void reportUnwritten(uintptr_t pc, const Region& region, const char* address, unsigned bytes) {
     report(pc, 0,
-        textOf("unwritten: thread %s reads %u bytes that nobody wrote at @1: byte %zu of %s",
-            coordinates(thread_).chars, bytes, offset, nameOf(region)));
+        textOf("unwritten: thread %s reads %u bytes that nobody wrote at @1: byte %td of %s", coordinates(thread_).chars,
+            bytes, address - region.start, nameOf(region)));
   }
 
   void report(uintptr_t first, uintptr_t second, const Text& what) {
@@ -594,8 +609,13 @@ class Tracer {
   }
 
   std::vector<Region> regions_;
-  std::vector<std::vector<uint8_t>> sharedBits_;
-  unsigned lastRegion_[256] = {};
+  std::vector<ByteBits> sharedBits_;  // of the first regions
+  struct Last {  // what an instruction touched last, which most often it does again
+    uintptr_t pc;
+    unsigned region;
+    unsigned instruction;
+  };
+  Last last_[1024] = {};
   unsigned threads_ = 0;
   dim3 block_;
   size_t l1Bytes_ = 0;
@@ -604,13 +624,13 @@ class Tracer {
   std::vector<uint32_t> epochs_;  // warp operations that each thread has passed
   uint64_t accesses_ = 0;
   std::vector<Instruction> instructions_;
-  std::unordered_map<uintptr_t, unsigned> known_;
+  std::map<InstructionKey, unsigned> known_;
   std::vector<Request> requests_;  // since the last barrier
   std::vector<std::vector<uint32_t>> order_;  // of each warp's requests
   L1Cache l1_;
   uint64_t l1Misses_ = 0;
   Footprint footprint_;
-  WordTable words_;
+  WriterTable writers_;
   uint64_t phase_ = 0;
   std::set<std::pair<uintptr_t, uintptr_t>> reported_;
 };
@@ -651,24 +671,26 @@ void startTracing() { tracing = true; }
 
 void traceAllocated(const Allocation& allocation) {
   if (!tracing) return;
-  auto* bits = static_cast<uint8_t*>(std::calloc((allocation.bytes + 7) / 8, 1));
-  allWritten().push_back({allocation.start, allocation.bytes, bits == nullptr, bits});
+  allWritten().push_back({allocation.start, allocation.bytes, false, ByteBits(allocation.bytes)});
 }
 
 void traceReleased(const void* start) {
-  if (WrittenBits* written = findWritten(static_cast<const char*>(start))) {
-    std::free(written->bits);
-    *written = allWritten().back();
+  if (Written* written = findWritten(static_cast<const char*>(start))) {
+    std::swap(*written, allWritten().back());
     allWritten().pop_back();
   }
 }
 
 void traceWritten(const void* to, size_t bytes) {
-  WrittenBits* written = findWritten(static_cast<const char*>(to));
+  const char* address = static_cast<const char*>(to);
+  Written* written = findWritten(address);
   if (!written || written->all) return;
-  const size_t offset = static_cast<const char*>(to) - written->start;
   written->all = bytes == written->bytes;
-  if (!written->all) setBits(written->bits, offset, bytes);
+  for (size_t done = 0; !written->all && done < bytes;) {
+    const unsigned piece = pieceOf(address + done, bytes - done);
+    written->bits.set(address + done - written->start, piece);
+    done += piece;
+  }
 }
 
 std::vector<uint64_t> nextToTrace(
@@ -706,7 +728,7 @@ std::vector<uint64_t> nextToTrace(
   for (const auto& [run, footprint] : traffic.footprints) {
     for (const auto& [sector, touched] : footprint) {
       if (all || !touched.written) continue;
-      if (WrittenBits* written = findWritten(reinterpret_cast<const char*>(sector * kSectorBytes))) written->all = true;
+      if (Written* written = findWritten(reinterpret_cast<const char*>(sector * kSectorBytes))) written->all = true;
     }
   }
   return {};
