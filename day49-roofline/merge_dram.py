@@ -47,7 +47,8 @@ from typing import Any
 
 EXIT_WRONG = 1
 
-# The kernels of `roofline --profile`, in its order: the contract between program and export.
+# The kernels of the page in the order of `roofline --profile`: the contract between program and export. The access
+# patterns after them are joined too, if the run has them.
 COPY, ADD, FMA = "copyCoalesced", "vectorAdd", "fmaPeak"
 SYMBOLS = (
     *(COPY, ADD, "vectorAddPermuted", "transposeNaive", "transposeTiled", "matmulNaive", "matmulTiled"),
@@ -227,7 +228,7 @@ def read_run(path: Path) -> Run:
             checked[key] = take(record, where, "checked", int)
 
     # The copy kernel is the ceiling in the plain form, and one of the shapes that compete for it in the program's.
-    joined = list(kinds.get("row", []))
+    joined = kinds.get("row", []) + kinds.get("pattern", [])
     joined += [item for item in kinds.get("shape", []) if item[1].get("symbol") == COPY]
     joined += [item for item in ceilings.values() if item[1].get("symbol") == FMA or not header]
     rows: dict[str, Row] = {}

@@ -7,7 +7,8 @@
 // kernel's bytes are COMPULSORY ones: what the algorithm asks global memory for. Divided by time
 // they give a rate that the memory never moved wherever a cache served a re-read, so some rows
 // read far above 100 % of the copy ceiling. That flaw is the lesson. This program shows it;
-// the profiler's counters (README.md) repair it. It does not tell where a byte came from.
+// the profiler's counters (README.md) repair it. Ten kernels more do nothing but load, each in
+// another pattern: what one instruction costs.
 //
 //   build: nvcc -std=c++17 -O3 -arch=sm_75 -lineinfo -o roofline roofline.cu
 //   run:   ./roofline            (--help lists the rest)
@@ -500,18 +501,18 @@ class PinnedBuffer {
 };
 // end common: pinned
 
-// ---------------------------------------------------------------------------------------------
-// Sizes and knobs
-// ---------------------------------------------------------------------------------------------
+// ---- Sizes and knobs
 
 constexpr Program kProgram = {49, "roofline", "Day 49: ten kernels under this GPU's two measured ceilings."};
 
 constexpr int kBlock = 256;  // 4 blocks fill an SM of a T4 (1024 threads), 8 one of an H200
 
-// Streams must come from DRAM, not from the L2 cache: every buffer is at least four times the L2
-// that the GPU reports, and never under 64 MiB (a T4's L2 is 4 MiB, an H200's 60).
-constexpr std::size_t kStreamOverL2 = 4;
-constexpr std::size_t kStreamMinBytes = std::size_t(64) << 20;
+// Streams must come from DRAM, not from the L2 cache: every buffer is at least six times the L2
+// that the GPU reports, and never under 64 MiB (a T4's L2 is 4 MiB, an H200's 60). At the end of a
+// kernel up to a third of the L2 waits to be written back (19 MB on an H200), and no counter of
+// DRAM has seen it: with buffers of four times the L2 that is 3.5 % of a copy.
+constexpr size_t kStreamOverL2 = 6;
+constexpr size_t kStreamMinBytes = size_t(64) << 20;
 constexpr int kSideStep = 1024;  // buffers are squares whose side is a multiple of this
 
 constexpr int kStride = 32;  // floats: 128 bytes, so no two lanes of a warp share a sector
@@ -536,7 +537,7 @@ constexpr float kPolynomialScale = 0.0625f;
 // The FMA ceiling. One FMA takes 4 cycles on every architecture from Volta on, so 8 independent
 // chains a thread cover it twice over even for one warp per scheduler. 128 steps unrolled make 1024
 // FMAs per trip of the loop, so that its counter and branch do not count: on an H200 that reaches
-// 98.4 to 98.8 % of all lanes at the measured clock, 64 steps 98.2 to 98.7 %, and 4 steps 91 %.
+// 98.4 to 98.8 % of all lanes at the measured clock, and 4 steps 91 %.
 constexpr int kChains = 8;
 constexpr int kUnroll = 128;
 constexpr int kFmaSteps = 32768;  // milliseconds of work, so the launch itself does not count
@@ -545,6 +546,20 @@ constexpr int kFmaSteps = 32768;  // milliseconds of work, so the launch itself 
 // steps give about half the value.
 constexpr float kFmaA = 1.0f - 1.0f / (1 << 20);
 constexpr float kFmaB = 1.0f / (1 << 10);
+
+// The access patterns. Their words stay in the L1 of every card, so that nothing but the pattern
+// decides; a turn is kHops loads in a row, so that the loop does not count.
+constexpr int kWarp = 32;
+constexpr int kPatternBits = 13;
+constexpr int kPatternWords = 1 << kPatternBits;
+constexpr int kSharedWords = 2048;
+constexpr int kTurns = 64;
+constexpr int kHops = 16;
+constexpr int kGlobalHop = 256;  // words from one load of a thread to its next: another line
+constexpr int kSharedHop = 64;
+constexpr int kSector = 32;  // bytes of a transaction of L1
+constexpr int kWavefront = 128;  // and of shared memory
+constexpr double kRandomSectors = 31.5;  // of 1024, if 32 are drawn: 1024 (1 - (1 - 1/1024)^32)
 
 static_assert(kSideStep % kBlock == 0, "a row of a stream must be whole blocks");
 static_assert(kSideStep % kTransposeTile == 0 && kSideStep % kStride == 0,
@@ -555,13 +570,15 @@ static_assert(kStencil % kStencilX == 0 && kStencil % kStencilY == 0, "the stenc
 static_assert(kStencilX * kStencilY == kBlock, "a stencil block has a thread per cell");
 static_assert(kFmaSteps % kUnroll == 0, "whole trips of the unrolled loop");
 static_assert((kBlock & (kBlock - 1)) == 0, "the reduction halves the block until one is left");
+static_assert((kWarp - 1) * 8 + (kTurns + kBlock / kWarp) * kWarp + kHops * kGlobalHop <= kPatternWords,
+    "the widest walk through global memory ends inside its words");
+static_assert(kWarp * kWarp + kHops * kSharedHop <= kSharedWords, "and that through shared memory");
+static_assert(double(kPatternWords) * kTurns * kHops <= 1 << 24, "sums of word numbers are exact in float");
 static_assert(kDiffusion <= 0.25f, "the heat step is unstable above 1/4");
 
 constexpr int ceilDivide(int a, int b) { return (a + b - 1) / b; }
 
-// ---------------------------------------------------------------------------------------------
-// The copy ceiling (day 30)
-// ---------------------------------------------------------------------------------------------
+// ---- The copy ceiling (day 30)
 
 // One thread copies one float. A warp reads 128 adjacent bytes and writes 128: four full sectors
 // each way, nothing wasted. Yet every thread has only 4 bytes in flight, and on a card whose
@@ -595,9 +612,7 @@ __global__ void copyVector(const Vector* in, Vector* out, int count) {
 }
 // end snippet: copy
 
-// ---------------------------------------------------------------------------------------------
-// Ten kernels from earlier days
-// ---------------------------------------------------------------------------------------------
+// ---- Ten kernels from earlier days
 
 // Day 5. One thread, one element; three coalesced streams.
 __global__ void vectorAdd(const float* a, const float* b, float* out, int n) {
@@ -619,8 +634,7 @@ __global__ void vectorAddPermuted(const float* a, const float* b, float* out, in
 __global__ void transposeNaive(const float* in, float* out, int side) {
   const int column = blockIdx.x * kTransposeTile + threadIdx.x;
   const int row = blockIdx.y * kTransposeTile + threadIdx.y;
-  if (row < side && column < side)
-    out[static_cast<std::size_t>(column) * side + row] = in[static_cast<std::size_t>(row) * side + column];
+  if (row < side && column < side) out[size_t(column) * side + row] = in[size_t(row) * side + column];
 }
 
 // Day 13. The tile turns in shared memory, so reads and writes both run along rows. A warp reads a
@@ -629,11 +643,11 @@ __global__ void transposeTiled(const float* in, float* out, int side) {
   __shared__ float tile[kTransposeTile][kTransposePitch];
   int column = blockIdx.x * kTransposeTile + threadIdx.x;
   int row = blockIdx.y * kTransposeTile + threadIdx.y;
-  if (row < side && column < side) tile[threadIdx.y][threadIdx.x] = in[static_cast<std::size_t>(row) * side + column];
+  if (row < side && column < side) tile[threadIdx.y][threadIdx.x] = in[size_t(row) * side + column];
   __syncthreads();
   column = blockIdx.y * kTransposeTile + threadIdx.x;
   row = blockIdx.x * kTransposeTile + threadIdx.y;
-  if (row < side && column < side) out[static_cast<std::size_t>(row) * side + column] = tile[threadIdx.x][threadIdx.y];
+  if (row < side && column < side) out[size_t(row) * side + column] = tile[threadIdx.x][threadIdx.y];
 }
 
 // Day 16. One thread, one element of C = A B, both operands from global memory at every step: a
@@ -675,7 +689,7 @@ __global__ void reduceSequentialAddressing(const float* in, float* partial, int 
   sum[threadIdx.x] = i < n ? in[i] : 0.0f;
   __syncthreads();
   for (int stride = kBlock / 2; stride > 0; stride /= 2) {
-    if (static_cast<int>(threadIdx.x) < stride) sum[threadIdx.x] += sum[threadIdx.x + stride];
+    if (int(threadIdx.x) < stride) sum[threadIdx.x] += sum[threadIdx.x + stride];
     __syncthreads();
   }
   if (threadIdx.x == 0) partial[blockIdx.x] = sum[0];
@@ -733,9 +747,7 @@ __global__ void polynomialHorner(const float* in, float* out, int n) {
   out[i] = y;
 }
 
-// ---------------------------------------------------------------------------------------------
-// The FMA ceiling (day 30)
-// ---------------------------------------------------------------------------------------------
+// ---- The FMA ceiling (day 30)
 
 // Registers only: kChains independent chains a thread, one store at the end so that the work is
 // not dead. One wave of blocks fills every SM. Block 0 also reads the SM clock around its work.
@@ -743,7 +755,7 @@ __global__ void fmaPeak(float* out, ClockSpan* span, float a, float b, int steps
   const int thread = blockIdx.x * blockDim.x + threadIdx.x;
   float chain[kChains];
 #pragma unroll
-  for (int c = 0; c < kChains; ++c) chain[c] = static_cast<float>(thread % 7 + c);
+  for (int c = 0; c < kChains; ++c) chain[c] = float(thread % 7 + c);
   ClockSpan begin = {0, 0};
   if (thread == 0) begin = readClock();  // by one thread: the timer is slow to read
   for (int step = 0; step < steps; step += kUnroll) {
@@ -763,6 +775,66 @@ __global__ void fmaPeak(float* out, ClockSpan* span, float a, float b, int steps
   out[thread] = sum;
 }
 
+// ---- Ten access patterns
+
+// snippet: walk
+// The 32 lanes of a warp load one float each, by one instruction. L1 moves sectors of 32 bytes, so
+// that becomes 1 transaction if all lanes want the same word, 4 if they want adjacent words, and 32
+// if each wants its own. Every turn starts elsewhere, or the compiler would load once.
+template <int kLaneStride>
+__device__ inline void sumGlobal(const float* words, float* out) {
+  float sum = 0;
+#pragma unroll 1
+  for (int turn = 0; turn < kTurns; ++turn) {
+    const int first = threadIdx.x % kWarp * kLaneStride + (turn + threadIdx.x / kWarp) * kWarp;
+#pragma unroll
+    for (int hop = 0; hop < kHops; ++hop) sum += words[first + hop * kGlobalHop];
+  }
+  out[blockIdx.x * kBlock + threadIdx.x] = sum;
+}
+// end snippet: walk
+
+// Word numbers that look random: two rounds of xor-shift and multiply, the multipliers those of
+// C. Wellons' lowbias32, and the upper 13 of the 32 bits.
+__host__ __device__ inline unsigned scatter(unsigned i) {
+  i = (i ^ i >> 16) * 0x7feb352du;
+  i = (i ^ i >> 15) * 0x846ca68bu;
+  return i >> (32 - kPatternBits);
+}
+
+// Shared memory has 32 banks of one word, and word w lies in bank w % 32: lanes kLaneStride
+// words apart meet in groups of kLaneStride (a power of two), and a bank serves one word at a time.
+template <int kLaneStride>
+__device__ inline void sumShared(const float* in, float* out) {
+  __shared__ float words[kSharedWords];
+  for (int i = threadIdx.x; i < kSharedWords; i += kBlock) words[i] = in[i];
+  __syncthreads();
+  float sum = 0;
+#pragma unroll 1
+  for (int turn = 0; turn < kTurns; ++turn) {
+    const int first = threadIdx.x % kWarp * kLaneStride + turn % kWarp;
+#pragma unroll
+    for (int hop = 0; hop < kHops; ++hop) sum += words[first + hop * kSharedHop];
+  }
+  out[blockIdx.x * kBlock + threadIdx.x] = sum;
+}
+
+// Each pattern is a kernel with a name of its own, because the profiler's export is joined by name.
+__global__ void globalStride0(const float* in, float* out) { sumGlobal<0>(in, out); }
+__global__ void globalStride1(const float* in, float* out) { sumGlobal<1>(in, out); }
+__global__ void globalStride8(const float* in, float* out) { sumGlobal<8>(in, out); }
+__global__ void globalRandom(const float* in, float* out) {
+  float sum = 0;
+  for (int load = 0; load < kTurns * kHops; ++load) sum += in[scatter(load * kBlock + threadIdx.x)];
+  out[blockIdx.x * kBlock + threadIdx.x] = sum;
+}
+__global__ void sharedStride1(const float* in, float* out) { sumShared<1>(in, out); }
+__global__ void sharedStride2(const float* in, float* out) { sumShared<2>(in, out); }
+__global__ void sharedStride4(const float* in, float* out) { sumShared<4>(in, out); }
+__global__ void sharedStride8(const float* in, float* out) { sumShared<8>(in, out); }
+__global__ void sharedStride16(const float* in, float* out) { sumShared<16>(in, out); }
+__global__ void sharedStride32(const float* in, float* out) { sumShared<32>(in, out); }
+
 // FP32 lanes of one SM, which is FMAs per clock: an architectural constant of the compute
 // capability (CUDA C++ Programming Guide, throughput of native arithmetic instructions).
 int fp32LanesPerSm(int major, int minor) {
@@ -770,25 +842,23 @@ int fp32LanesPerSm(int major, int minor) {
   return half ? 64 : 128;
 }
 
-// ---------------------------------------------------------------------------------------------
-// Inputs and CPU references
-// ---------------------------------------------------------------------------------------------
+// ---- Inputs and CPU references
 
 // Small integers keep every sum exact in float. Their periods divide neither the row lengths nor
 // the tiles, so an element fetched from the wrong row or column has another value.
-float inputA(unsigned i) { return static_cast<float>(i % 7 + 1); }  // 1 ... 7
-float inputB(unsigned i) { return static_cast<float>(static_cast<int>(i % 5) - 2); }  // -2 ... 2
+float inputA(unsigned i) { return float(i % 7 + 1); }  // 1 ... 7
+float inputB(unsigned i) { return float(int(i % 5) - 2); }  // -2 ... 2
 
 // Scaled by kPolynomialScale these run from -1 to 1. At both ends every one of the 256 terms
 // counts, so a chain that is one step short is seen; below 1/2 the sum has converged long before.
-float inputX(unsigned i) { return static_cast<float>(static_cast<int>(i % 33) - 16); }
+float inputX(unsigned i) { return float(int(i % 33) - 16); }
 
 // What the copies and transposes move: distinct for 16,777,213 elements (the largest prime below
 // 2^24, where float stops holding every integer), so no shift of a row or a tile maps it to itself.
-float inputIndex(unsigned i) { return static_cast<float>(i % 16777213); }
+float inputIndex(unsigned i) { return float(i % 16777213); }
 
-std::vector<double> matmulReference(int d) {
-  std::vector<double> c(static_cast<std::size_t>(d) * d, 0.0);
+vector<double> matmulReference(int d) {
+  vector<double> c(size_t(d) * d, 0.0);
   for (int row = 0; row < d; ++row) {
     for (int k = 0; k < d; ++k) {
       const double a = inputA(row * d + k);
@@ -823,9 +893,7 @@ double fmaReference(int thread) {
   return sum;
 }
 
-// ---------------------------------------------------------------------------------------------
-// The table of kernels
-// ---------------------------------------------------------------------------------------------
+// ---- The table of kernels
 
 // How large the problem is. The run has two: the timed one, and a small ragged one that no launch
 // shape divides, on which every guard and every partial tile is checked.
@@ -843,16 +911,16 @@ constexpr Sizes kRagged = {1238, 131, 131};
 constexpr int kRaggedThreads = 3 * kBlock;
 
 Sizes timedSizes(const cudaDeviceProp& gpu) {
-  const std::size_t bytes = std::max(kStreamMinBytes, kStreamOverL2 * static_cast<std::size_t>(gpu.l2CacheSize));
+  const size_t bytes = std::max(kStreamMinBytes, kStreamOverL2 * size_t(gpu.l2CacheSize));
   int side = kSideStep;
   while (sizeof(float) * side * side < bytes) side += kSideStep;
   return {side, kMatmul, kStencil};
 }
 
-// Everything on the GPU. Each buffer has exactly the size its kernels may touch, so that a step
-// outside leaves the allocation, where compute-sanitizer and the CPU build see it.
+// Everything on the GPU. Each buffer has exactly the size that its kernels may touch, so that
+// compute-sanitizer and the CPU build see a step outside.
 struct Buffers {
-  Buffers(const Sizes& sizes, int fmaThreads)
+  Buffers(const Sizes& sizes, int residentThreads)
       : a(sizes.n()),
         b(sizes.n()),
         x(sizes.n()),
@@ -865,23 +933,23 @@ struct Buffers {
         heatIn(sizes.stencil * sizes.stencil),
         heatOut(sizes.stencil * sizes.stencil),
         partial(ceilDivide(sizes.n(), kBlock)),
-        fmaOut(fmaThreads),
+        perThread(residentThreads),
         span(1) {
     for (unsigned i = 0; i < hostIndex.size(); ++i) hostIndex[i] = inputIndex(i);
   }
 
-  static std::size_t bytes(const Sizes& sizes, int fmaThreads) {
-    const std::size_t n = sizes.n();
+  static size_t bytes(const Sizes& sizes, int residentThreads) {
+    const size_t n = sizes.n();
     return sizeof(float) *
-        (5 * n + 3 * sizes.matmul * sizes.matmul + 2 * sizes.stencil * sizes.stencil + n / kBlock + fmaThreads);
+        (5 * n + 3 * sizes.matmul * sizes.matmul + 2 * sizes.stencil * sizes.stencil + n / kBlock + residentThreads);
   }
 
   DeviceBuffer<float> a, b, x, index, out;
-  std::vector<float> hostIndex;  // what `index` holds
+  vector<float> hostIndex;  // what `index` holds
   DeviceBuffer<float> matrixA, matrixB, matrixC;
   DeviceBuffer<float> heatIn, heatOut;
   DeviceBuffer<float> partial;
-  DeviceBuffer<float> fmaOut;
+  DeviceBuffer<float> perThread;  // one result of each thread that the GPU holds at once
   DeviceBuffer<ClockSpan> span;
 };
 
@@ -913,6 +981,8 @@ struct Row {
   Launch launch;
   const DeviceBuffer<float>* output;
   std::function<Verdict(const float* got)> check;
+  double transactions = 0;  // of an access pattern: what one warp instruction becomes
+  int transactionBytes = 0;  // kSector for global memory, kWavefront for shared
 };
 
 constexpr double kTolerance = 1e-5;  // relative; sums of small integers come out exact anyway
@@ -921,17 +991,17 @@ constexpr double kFloatBytes = sizeof(float);
 
 // Makes the judge of an output of rows x columns floats.
 template <class Want>
-std::function<Verdict(const float*)> judge(std::size_t rows, std::size_t columns, double tolerance, Want want) {
+std::function<Verdict(const float*)> judge(size_t rows, size_t columns, double tolerance, Want want) {
   return [=](const float* got) { return compare(got, rows, columns, tolerance, 0.0, want); };
 }
 
 // The twelve kernels in the order of the page: the copy, ten rows, the FMA.
-std::vector<Row> makeRows(const Sizes& sizes, const Buffers& at) {
+vector<Row> makeRows(const Sizes& sizes, const Buffers& at) {
   const int n = sizes.n();
   const int side = sizes.side;
   const int d = sizes.matmul;
   const int g = sizes.stencil;
-  const int threads = static_cast<int>(at.fmaOut.count());
+  const int threads = int(at.perThread.count());
   const double d3 = double(d) * d * d;
   const double cells = double(g - 2) * (g - 2);
 
@@ -968,94 +1038,133 @@ std::vector<Row> makeRows(const Sizes& sizes, const Buffers& at) {
   });
   const auto heated =
       judge(g, g, kTolerance, [g](unsigned row, unsigned column) { return heatReference(row, column, g); });
-  std::vector<double> polynomials;  // inputX repeats after 33, so there are 33 results
+  vector<double> polynomials;  // inputX repeats after 33, so there are 33 results
   for (int i = 0; i < 33; ++i) polynomials.push_back(polynomialReference(double(inputX(i)) * kPolynomialScale));
   const auto evaluated = judge(1, n, kTolerance, [polynomials](unsigned, unsigned i) { return polynomials[i % 33]; });
-  std::vector<double> chains;  // and the chains' starts repeat after 7 threads
+  vector<double> chains;  // and the chains' starts repeat after 7 threads
   for (int thread = 0; thread < 7; ++thread) chains.push_back(fmaReference(thread));
   const auto alive = judge(1, threads, kLiveness, [chains](unsigned, unsigned thread) { return chains[thread % 7]; });
 
   return {
       {"ceiling-copy", "copyCoalesced", 30, 0, kFloatBytes * 2 * n,
-          [=, &at](cudaStream_t stream) { copyCoalesced<<<blocks, kBlock, 0, stream>>>(at.index, at.out, n); }, &at.out,
-          copied},
+          [=, &at](cudaStream_t s) { copyCoalesced<<<blocks, kBlock, 0, s>>>(at.index, at.out, n); }, &at.out, copied},
       {"vector add", "vectorAdd", 5, double(n), kFloatBytes * 3 * n,
-          [=, &at](cudaStream_t stream) { vectorAdd<<<blocks, kBlock, 0, stream>>>(at.a, at.b, at.out, n); }, &at.out,
-          added},
+          [=, &at](cudaStream_t s) { vectorAdd<<<blocks, kBlock, 0, s>>>(at.a, at.b, at.out, n); }, &at.out, added},
       {"vector add, stride 32", "vectorAddPermuted", 11, double(n), kFloatBytes * 3 * n,
-          [=, &at](
-              cudaStream_t stream) { vectorAddPermuted<<<permutedGrid, kBlock, 0, stream>>>(at.a, at.b, at.out, n); },
+          [=, &at](cudaStream_t s) { vectorAddPermuted<<<permutedGrid, kBlock, 0, s>>>(at.a, at.b, at.out, n); },
           &at.out, added},
       {"transpose, naive", "transposeNaive", 12, 0, kFloatBytes * 2 * n,
-          [=, &at](cudaStream_t stream) {
-            transposeNaive<<<transposeGrid, transposeBlock, 0, stream>>>(at.index, at.out, side);
-          },
+          [=, &at](cudaStream_t s) { transposeNaive<<<transposeGrid, transposeBlock, 0, s>>>(at.index, at.out, side); },
           &at.out, transposed},
       {"transpose, tiled", "transposeTiled", 13, 0, kFloatBytes * 2 * n,
-          [=, &at](cudaStream_t stream) {
-            transposeTiled<<<transposeGrid, transposeBlock, 0, stream>>>(at.index, at.out, side);
-          },
+          [=, &at](cudaStream_t s) { transposeTiled<<<transposeGrid, transposeBlock, 0, s>>>(at.index, at.out, side); },
           &at.out, transposed},
       {"matmul, naive", "matmulNaive", 16, 2 * d3, kFloatBytes * (2 * d3 + double(d) * d),
-          [=, &at](cudaStream_t stream) {
-            matmulNaive<<<matmulGrid, matmulBlock, 0, stream>>>(at.matrixA, at.matrixB, at.matrixC, d);
+          [=, &at](cudaStream_t s) {
+            matmulNaive<<<matmulGrid, matmulBlock, 0, s>>>(at.matrixA, at.matrixB, at.matrixC, d);
           },
           &at.matrixC, multiplied},
       {"matmul, tiled 16", "matmulTiled", 16, 2 * d3, kFloatBytes * (2 * d3 / kMatmulTile + double(d) * d),
-          [=, &at](cudaStream_t stream) {
-            matmulTiled<<<matmulGrid, matmulBlock, 0, stream>>>(at.matrixA, at.matrixB, at.matrixC, d);
+          [=, &at](cudaStream_t s) {
+            matmulTiled<<<matmulGrid, matmulBlock, 0, s>>>(at.matrixA, at.matrixB, at.matrixC, d);
           },
           &at.matrixC, multiplied},
       {"block reduction", "reduceSequentialAddressing", 24, double(n) - blocks, kFloatBytes * (double(n) + blocks),
-          [=, &at](
-              cudaStream_t stream) { reduceSequentialAddressing<<<blocks, kBlock, 0, stream>>>(at.a, at.partial, n); },
+          [=, &at](cudaStream_t s) { reduceSequentialAddressing<<<blocks, kBlock, 0, s>>>(at.a, at.partial, n); },
           &at.partial, reduced},
       {"stencil, global", "heatStepGlobal", 34, 7 * cells, kFloatBytes * 6 * cells,
-          [=, &at](cudaStream_t stream) {
-            heatStepGlobal<<<stencilGrid, stencilBlock, 0, stream>>>(at.heatIn, at.heatOut, g);
-          },
+          [=, &at](cudaStream_t s) { heatStepGlobal<<<stencilGrid, stencilBlock, 0, s>>>(at.heatIn, at.heatOut, g); },
           &at.heatOut, heated},
       {"stencil, tiled", "heatStepTiled", 34, 7 * cells, kFloatBytes * (kApronX * kApronY * tiles + cells),
-          [=, &at](cudaStream_t stream) {
-            heatStepTiled<<<stencilGrid, stencilBlock, 0, stream>>>(at.heatIn, at.heatOut, g);
-          },
+          [=, &at](cudaStream_t s) { heatStepTiled<<<stencilGrid, stencilBlock, 0, s>>>(at.heatIn, at.heatOut, g); },
           &at.heatOut, heated},
       {"polynomial, 256", "polynomialHorner", 49, (2.0 * kDegree + 1) * n, kFloatBytes * 2 * n,
-          [=, &at](cudaStream_t stream) { polynomialHorner<<<blocks, kBlock, 0, stream>>>(at.x, at.out, n); }, &at.out,
+          [=, &at](cudaStream_t s) { polynomialHorner<<<blocks, kBlock, 0, s>>>(at.x, at.out, n); }, &at.out,
           evaluated},
       {"ceiling-fma", "fmaPeak", 30, 2.0 * kChains * kFmaSteps * threads, 0,
-          [=, &at](cudaStream_t stream) {
-            fmaPeak<<<threads / kBlock, kBlock, 0, stream>>>(at.fmaOut, at.span, kFmaA, kFmaB, kFmaSteps);
+          [=, &at](cudaStream_t s) {
+            fmaPeak<<<threads / kBlock, kBlock, 0, s>>>(at.perThread, at.span, kFmaA, kFmaB, kFmaSteps);
           },
-          &at.fmaOut, alive},
+          &at.perThread, alive},
+  };
+}
+
+// The ten access patterns in the order of the page.
+vector<Row> makePatterns(const Buffers& at) {
+  const int threads = int(at.perThread.count());
+  const int grid = threads / kBlock;
+  const double loads = double(kTurns) * kHops * threads;
+  // Each word holds its own number, so a thread's result is the sum of the numbers that it walks.
+  const auto walk = [=, &at](const char* variant, const char* symbol, double transactions, int transactionBytes,
+                        Launch launch, auto wordOf) {
+    vector<double> sums(kBlock, 0.0);
+    for (int thread = 0; thread < kBlock; ++thread)
+      for (int load = 0; load < kTurns * kHops; ++load) sums[thread] += wordOf(thread, load / kHops, load % kHops);
+    const double asked = transactionBytes == kWavefront ? double(kSharedWords) * grid : loads;
+    return Row{variant, symbol, kProgram.day, loads, kFloatBytes * (asked + threads), std::move(launch), &at.perThread,
+        judge(1, threads, 0, [sums](unsigned, unsigned thread) { return sums[thread % kBlock]; }), transactions,
+        transactionBytes};
+  };
+  const auto global = [=](const char* variant, const char* symbol, int stride, int sectors, Launch launch) {
+    return walk(variant, symbol, sectors, kSector, std::move(launch), [stride](int thread, int turn, int hop) {
+      return thread % 32 * stride + (turn + thread / 32) * 32 + hop * kGlobalHop;
+    });
+  };
+  const auto shared = [=](const char* variant, const char* symbol, int stride, Launch launch) {
+    return walk(variant, symbol, stride, kWavefront, std::move(launch),
+        [stride](int thread, int turn, int hop) { return thread % 32 * stride + turn % 32 + hop * kSharedHop; });
+  };
+  return {
+      global("global, stride 0", "globalStride0", 0, 1,
+          [=, &at](cudaStream_t s) { globalStride0<<<grid, kBlock, 0, s>>>(at.index, at.perThread); }),
+      global("global, stride 1", "globalStride1", 1, 4,
+          [=, &at](cudaStream_t s) { globalStride1<<<grid, kBlock, 0, s>>>(at.index, at.perThread); }),
+      global("global, stride 8", "globalStride8", 8, 32,
+          [=, &at](cudaStream_t s) { globalStride8<<<grid, kBlock, 0, s>>>(at.index, at.perThread); }),
+      walk(
+          "global, random", "globalRandom", kRandomSectors, kSector,
+          [=, &at](cudaStream_t s) { globalRandom<<<grid, kBlock, 0, s>>>(at.index, at.perThread); },
+          [](int thread, int turn, int hop) { return scatter((turn * kHops + hop) * kBlock + thread); }),
+      shared("shared, stride 1", "sharedStride1", 1,
+          [=, &at](cudaStream_t s) { sharedStride1<<<grid, kBlock, 0, s>>>(at.index, at.perThread); }),
+      shared("shared, stride 2", "sharedStride2", 2,
+          [=, &at](cudaStream_t s) { sharedStride2<<<grid, kBlock, 0, s>>>(at.index, at.perThread); }),
+      shared("shared, stride 4", "sharedStride4", 4,
+          [=, &at](cudaStream_t s) { sharedStride4<<<grid, kBlock, 0, s>>>(at.index, at.perThread); }),
+      shared("shared, stride 8", "sharedStride8", 8,
+          [=, &at](cudaStream_t s) { sharedStride8<<<grid, kBlock, 0, s>>>(at.index, at.perThread); }),
+      shared("shared, stride 16", "sharedStride16", 16,
+          [=, &at](cudaStream_t s) { sharedStride16<<<grid, kBlock, 0, s>>>(at.index, at.perThread); }),
+      shared("shared, stride 32", "sharedStride32", 32,
+          [=, &at](cudaStream_t s) { sharedStride32<<<grid, kBlock, 0, s>>>(at.index, at.perThread); }),
   };
 }
 
 // One shape of copy: copyVector of kLoads vectors a thread, by at most `blockLimit` blocks.
 template <class Vector, int kLoads>
 Row copyShape(const char* variant, const Row& plain, const Sizes& sizes, const Buffers& at, int blockLimit) {
-  const int count = static_cast<int>(sizes.n() / (sizeof(Vector) / sizeof(float)));
+  const int count = int(sizes.n() / (sizeof(Vector) / sizeof(float)));
   const int blocks = std::min(ceilDivide(count, kBlock * kLoads), blockLimit);
   const Vector* in = reinterpret_cast<const Vector*>(static_cast<float*>(at.index));
   Vector* out = reinterpret_cast<Vector*>(static_cast<float*>(at.out));
   Row row = plain;
   row.variant = variant;
   row.symbol = "copyVector";
-  row.launch = [=](cudaStream_t stream) { copyVector<Vector, kLoads><<<blocks, kBlock, 0, stream>>>(in, out, count); };
+  row.launch = [=](cudaStream_t s) { copyVector<Vector, kLoads><<<blocks, kBlock, 0, s>>>(in, out, count); };
   return row;
 }
 
-// The copies that compete for the ceiling, copyCoalesced first.
-std::vector<Row> makeCopyShapes(const Row& plain, const Sizes& sizes, const Buffers& at) {
-  const int residentBlocks = static_cast<int>(at.fmaOut.count()) / kBlock;  // one full wave
+// The copies that compete for the ceiling.
+vector<Row> makeCopyShapes(const Row& plain, const Sizes& sizes, const Buffers& at) {
+  const int residentBlocks = int(at.perThread.count()) / kBlock;  // one full wave
   constexpr int kOnePass = 1 << 30;  // as many blocks as there are tiles
   Row coalesced = plain;
   coalesced.variant = "float x 1";
   Row library = plain;  // the driver's own copy competes too
   library.variant = "cudaMemcpy";
   library.symbol = "cudaMemcpyAsync";
-  library.launch = [&at](cudaStream_t stream) {
-    CUDA_CHECK(cudaMemcpyAsync(at.out, at.index, at.out.bytes(), cudaMemcpyDeviceToDevice, stream));
+  library.launch = [&at](cudaStream_t s) {
+    CUDA_CHECK(cudaMemcpyAsync(at.out, at.index, at.out.bytes(), cudaMemcpyDeviceToDevice, s));
   };
   return {
       coalesced,
@@ -1076,20 +1185,20 @@ struct Problem {
       : sizes(of),
         buffers(sizes, residentThreads),
         rows(makeRows(sizes, buffers)),
+        patterns(makePatterns(buffers)),
         shapes(makeCopyShapes(rows.front(), sizes, buffers)) {}
 
   // The rows of the table: all but the two ceilings, which stand first and last.
-  const Row& table(std::size_t i) const { return rows[i + 1]; }
+  const Row& table(size_t i) const { return rows[i + 1]; }
 
   const Sizes sizes;
   const Buffers buffers;
-  const std::vector<Row> rows;  // the twelve of the page
-  const std::vector<Row> shapes;  // the copies that compete for the ceiling
+  const vector<Row> rows;  // the twelve of the page
+  const vector<Row> patterns;  // and the ten access patterns
+  const vector<Row> shapes;  // the copies that compete for the ceiling
 };
 
-// ---------------------------------------------------------------------------------------------
-// Checking
-// ---------------------------------------------------------------------------------------------
+// ---- Checking
 
 void runRow(const Row& row, cudaStream_t stream) {
   row.launch(stream);
@@ -1097,8 +1206,8 @@ void runRow(const Row& row, cudaStream_t stream) {
 }
 
 // Runs every row on poisoned output and judges all of it; returns how many rows failed.
-int checkRows(const std::vector<Row>& rows, const char* size, const Options& options,
-    const PinnedBuffer<float>& staging, cudaStream_t stream) {
+int checkRows(const vector<Row>& rows, const char* size, const Options& options, const PinnedBuffer<float>& staging,
+    cudaStream_t stream) {
   int failed = 0;
   for (const Row& row : rows) {
     poison(*row.output, row.output->bytes(), stream);
@@ -1110,14 +1219,12 @@ int checkRows(const std::vector<Row>& rows, const char* size, const Options& opt
   return failed;
 }
 
-// ---------------------------------------------------------------------------------------------
-// Timing and the report
-// ---------------------------------------------------------------------------------------------
+// ---- Timing and the report
 
 // The two ceilings and what stands behind them.
 struct Ceilings {
-  std::vector<Timing> copies;  // one per shape
-  std::size_t best = 0;  // the fastest shape
+  vector<Timing> copies;  // one per shape
+  size_t best = 0;  // the fastest shape
   double copyGbps = 0;
   Timing fma;
   double fmaGflops = 0;
@@ -1130,7 +1237,6 @@ struct Ceilings {
 double gigaPerSecond(double amount, double ms) { return amount / ms * 1e-6; }
 
 Ceilings measureCeilings(const Problem& problem, const cudaDeviceProp& gpu, cudaStream_t stream) {
-  const Buffers& buffers = problem.buffers;
   const Row& fmaRow = problem.rows.back();
   Ceilings ceilings;
 
@@ -1138,19 +1244,19 @@ Ceilings measureCeilings(const Problem& problem, const cudaDeviceProp& gpu, cuda
   ceilings.fma = measure(stream, fmaRow.launch);
   ceilings.fmaGflops = gigaPerSecond(fmaRow.flop, ceilings.fma.ms);
   ClockSpan span;
-  CUDA_CHECK(cudaMemcpyAsync(&span, buffers.span, sizeof span, cudaMemcpyDeviceToHost, stream));
+  CUDA_CHECK(cudaMemcpyAsync(&span, problem.buffers.span, sizeof span, cudaMemcpyDeviceToHost, stream));
   CUDA_CHECK(cudaStreamSynchronize(stream));
   ceilings.clockMhz = span.megahertz();
   ceilings.fmaTheory = 1e-3 * ceilings.clockMhz * 2 * fp32LanesPerSm(gpu.major, gpu.minor) * gpu.multiProcessorCount;
   if (!(ceilings.fmaGflops <= 1.02 * ceilings.fmaTheory))
     throw Stop{kExitFailed,
-        "fmaPeak reads " + std::to_string(ceilings.fmaGflops) + " GFLOP/s, above the " +
-            std::to_string(ceilings.fmaTheory) + " that the SMs can do at the measured clock: the time is wrong"};
+        "fmaPeak reads " + to_string(ceilings.fmaGflops) + " GFLOP/s, above the " + to_string(ceilings.fmaTheory) +
+            " that the SMs can do at the measured clock: the time is wrong"};
 
-  std::vector<Launch> launches;
+  vector<Launch> launches;
   for (const Row& shape : problem.shapes) launches.push_back(shape.launch);
   ceilings.copies = measureInTurn(stream, launches);
-  for (std::size_t i = 1; i < problem.shapes.size(); ++i)
+  for (size_t i = 1; i < problem.shapes.size(); ++i)
     if (ceilings.copies[i].ms < ceilings.copies[ceilings.best].ms) ceilings.best = i;
   ceilings.copyGbps = gigaPerSecond(problem.shapes[ceilings.best].bytes, ceilings.copies[ceilings.best].ms);
   return ceilings;
@@ -1164,43 +1270,41 @@ double percentOfCeiling(const Row& row, const Timing& timing, const Ceilings& ce
                                     : 100 * gigaPerSecond(row.flop, timing.ms) / ceilings.fmaGflops;
 }
 
-void printTable(const Problem& problem, const Ceilings& ceilings, const std::vector<Timing>& timings) {
-  std::printf("The two ends of this card's roofline, both measured\n");
-  std::printf("  %-32s %9s %8s\n", "", "ms", "spread");
-  for (std::size_t i = 0; i < problem.shapes.size(); ++i) {
+void printTable(const Problem& problem, const Ceilings& ceilings, const vector<Timing>& timings) {
+  printf("The two ends of this card's roofline, both measured\n");
+  printf("  %-32s %9s %8s\n", "", "ms", "spread");
+  for (size_t i = 0; i < problem.shapes.size(); ++i) {
     const Row& shape = problem.shapes[i];
     const Timing& timing = ceilings.copies[i];
     const double gbps = gigaPerSecond(shape.bytes, timing.ms);
-    std::printf("  copy, %-26s %9.4f %6.1f %% %9.1f GB/s    %5.1f %%%s\n", shape.variant, timing.ms,
-        timing.spreadPercent(), gbps, 100 * gbps / ceilings.copyGbps,
-        i == ceilings.best ? "  <- the copy ceiling" : "");
+    printf("  copy, %-26s %9.4f %6.1f %% %9.1f GB/s    %5.1f %%%s\n", shape.variant, timing.ms, timing.spreadPercent(),
+        gbps, 100 * gbps / ceilings.copyGbps, i == ceilings.best ? "  <- the copy ceiling" : "");
   }
-  std::printf("  %-32s %9.4f %6.1f %% %9.1f GFLOP/s  100.0 %%  <- the FMA ceiling\n", "fma, 8 chains", ceilings.fma.ms,
+  printf("  %-32s %9.4f %6.1f %% %9.1f GFLOP/s  100.0 %%  <- the FMA ceiling\n", "fma, 8 chains", ceilings.fma.ms,
       ceilings.fma.spreadPercent(), ceilings.fmaGflops);
-  std::printf("  %-32s %28.2f FLOP/byte\n", "ridge point", ceilings.ridge());
-  std::printf(
+  printf("  %-32s %28.2f FLOP/byte\n", "ridge point", ceilings.ridge());
+  printf(
       "\"float x 1\" is copyCoalesced, one float a thread; \"float4 x 2\" is two float4 a thread,\n"
       "\"resident\" no more blocks than fit at once. The FMA ceiling is %.1f %% of what all FP32\n"
-      "lanes could do at the SM clock that it measured, %.0f MHz. Below the ridge point nothing "
-      "on\n"
-      "this card can be compute bound, whatever its arithmetic looks like.\n\n",
+      "lanes could do at the SM clock that it measured, %.0f MHz. Left of the ridge point nothing\n"
+      "on this card can be compute bound.\n\n",
       100 * ceilings.fmaGflops / ceilings.fmaTheory, ceilings.clockMhz);
 
-  std::printf("Ten kernels, with the bytes the algorithm asks for\n");
-  std::printf("%-22s %3s %9s %9s %8s %9s %10s  %s\n", "kernel", "day", "FLOP/byte", "ms", "spread", "asked MB",
-      "asked GB/s", "% of ceiling");
-  std::size_t left = 0;
-  std::size_t above = 0;
-  for (std::size_t i = 0; i < timings.size(); ++i) {
+  printf("Ten kernels, with the bytes the algorithm asks for\n");
+  printf("%-22s %3s %9s %9s %8s %9s %10s  %s\n", "kernel", "day", "FLOP/byte", "ms", "spread", "asked MB", "asked GB/s",
+      "% of ceiling");
+  size_t left = 0;
+  size_t above = 0;
+  for (size_t i = 0; i < timings.size(); ++i) {
     const Row& row = problem.table(i);
     const double percent = percentOfCeiling(row, timings[i], ceilings);
     left += leftOfRidge(row, ceilings);
     above += percent > 100;
-    std::printf("%-22s %3d %9.3f %9.4f %6.1f %% %9.1f %10.1f %7.1f %s%s\n", row.variant, row.day, row.flop / row.bytes,
+    printf("%-22s %3d %9.3f %9.4f %6.1f %% %9.1f %10.1f %7.1f %s%s\n", row.variant, row.day, row.flop / row.bytes,
         timings[i].ms, timings[i].spreadPercent(), row.bytes * 1e-6, gigaPerSecond(row.bytes, timings[i].ms), percent,
         leftOfRidge(row, ceilings) ? "copy" : "fma", percent > 100 ? " *" : "");
   }
-  std::printf(
+  printf(
       "\n%zu of the %zu sit left of the ridge point, so for those the sloped ceiling (copy) is\n"
       "the one that binds.\n\n"
       "The byte columns are COMPULSORY: what the algorithm asks global memory for. Divided by\n"
@@ -1210,13 +1314,13 @@ void printTable(const Problem& problem, const Ceilings& ceilings, const std::vec
       left, timings.size(), above);
 }
 
-void printJson(const Problem& problem, const Ceilings& ceilings, const std::vector<Timing>& timings) {
-  const auto line = [](const char* record, const Row& row, const Timing& timing) {
-    return JsonLine(record, row.day, row.variant, row.symbol)
-        .timing(timing)
-        .integer("flop", static_cast<long long>(row.flop))
-        .integer("bytes", static_cast<long long>(row.bytes));
-  };
+JsonLine line(const char* record, const Row& row, const Timing& timing) {
+  JsonLine line(record, row.day, row.variant, row.symbol);
+  line.timing(timing).integer("flop", int64_t(row.flop));
+  return line.integer("bytes", int64_t(row.bytes));
+}
+
+void printJson(const Problem& problem, const Ceilings& ceilings, const vector<Timing>& timings) {
   Row copy = problem.shapes[ceilings.best];
   const char* shape = copy.variant;
   copy.variant = problem.rows.front().variant;
@@ -1234,7 +1338,7 @@ void printJson(const Problem& problem, const Ceilings& ceilings, const std::vect
       .text("variant", "ridge-point")
       .metric("ridge", ceilings.ridge(), "FLOP/byte")
       .print();
-  for (std::size_t i = 0; i < timings.size(); ++i) {
+  for (size_t i = 0; i < timings.size(); ++i) {
     const Row& row = problem.table(i);
     line("row", row, timings[i])
         .metric("ms", timings[i].ms, "ms")
@@ -1242,13 +1346,38 @@ void printJson(const Problem& problem, const Ceilings& ceilings, const std::vect
         .text("ceiling", leftOfRidge(row, ceilings) ? "copy" : "fma")
         .print();
   }
-  for (std::size_t i = 0; i < problem.shapes.size(); ++i)
+  for (size_t i = 0; i < problem.shapes.size(); ++i)
     line("shape", problem.shapes[i], ceilings.copies[i])
         .metric("gbps", gigaPerSecond(problem.shapes[i].bytes, ceilings.copies[i].ms), "GB/s")
         .print();
 }
 
-// ---------------------------------------------------------------------------------------------
+// Giga warp instructions a second of an access pattern: its loads, each of which is added once.
+double loadRate(const Row& row, const Timing& timing) { return gigaPerSecond(row.flop / kWarp, timing.ms); }
+
+void printPatterns(const vector<Row>& patterns, const vector<Timing>& timings) {
+  printf("\nTen access patterns: what the loads of one warp instruction become\n");
+  printf("%-22s %12s %9s %8s %14s %11s\n", "pattern", "transactions", "ms", "spread", "warp Gloads/s", "moved GB/s");
+  for (size_t i = 0; i < patterns.size(); ++i) {
+    const Row& row = patterns[i];
+    const double rate = loadRate(row, timings[i]);
+    printf("%-22s %12.1f %9.4f %6.1f %% %14.1f %11.1f\n", row.variant, row.transactions, timings[i].ms,
+        timings[i].spreadPercent(), rate, rate * row.transactions * row.transactionBytes);
+  }
+  printf(
+      "A transaction is a sector of %d bytes of L1 or a wavefront of %d bytes of shared memory.\n"
+      "Their number follows from the pattern; README.md has what the counters say.\n",
+      kSector, kWavefront);
+}
+
+void printPatternsJson(const vector<Row>& patterns, const vector<Timing>& timings) {
+  for (size_t i = 0; i < patterns.size(); ++i)
+    line("pattern", patterns[i], timings[i])
+        .metric("ginst", loadRate(patterns[i], timings[i]), "Ginst/s")
+        .text("level", patterns[i].transactionBytes == kSector ? "global" : "shared")
+        .number("transactions", patterns[i].transactions)
+        .print();
+}
 
 int runDay(const Options& options) {
   const Device device = openDevice(options.device, copyCoalesced);
@@ -1261,7 +1390,7 @@ int runDay(const Options& options) {
     printRunRecord(kProgram, device);
   } else {
     printBanner(device);
-    std::printf(
+    printf(
         "Streams of %d x %d floats (%.0f MiB each, %.1f x L2), matmul %d cubed, tile %d,\n"
         "stencil %d squared.\n\n",
         sizes.side, sizes.side, kFloatBytes * sizes.n() / 1048576, kFloatBytes * sizes.n() / gpu.l2CacheSize,
@@ -1272,6 +1401,7 @@ int runDay(const Options& options) {
   const PinnedBuffer<float> staging(sizes.n());
   const auto check = [&](const Problem& problem, const char* size) {
     return checkRows(problem.rows, size, options, staging, stream) +
+        checkRows(problem.patterns, size, options, staging, stream) +
         checkRows(problem.shapes, size, options, staging, stream);
   };
 
@@ -1285,22 +1415,26 @@ int runDay(const Options& options) {
   uploadInputs(problem.buffers, staging, stream);
   if (options.mode == Mode::kProfile) {
     for (const Row& row : problem.rows) runRow(row, stream);
+    for (const Row& row : problem.patterns) runRow(row, stream);
     return kExitOk;
   }
   if (failed == 0) failed += check(problem, "full");  // the large problem once the small one is right
   if (failed > 0) {
-    std::fprintf(stderr, "%d checks FAILED, so no times are printed\n", failed);
+    fprintf(stderr, "%d checks FAILED, so no times are printed\n", failed);
     return kExitFailed;
   }
   if (!options.json)
-    std::printf(
-        "All %zu kernels match their CPU reference at every element, full and ragged.\n\n", problem.rows.size());
+    printf("All %zu kernels match their CPU reference at every element, full and ragged.\n\n",
+        problem.rows.size() + problem.patterns.size());
   if (options.mode == Mode::kCheck) return kExitOk;
 
   const Ceilings ceilings = measureCeilings(problem, gpu, stream);
-  std::vector<Timing> timings;
-  for (std::size_t i = 0; i < problem.rows.size() - 2; ++i) timings.push_back(measure(stream, problem.table(i).launch));
+  vector<Timing> timings;
+  for (size_t i = 0; i < problem.rows.size() - 2; ++i) timings.push_back(measure(stream, problem.table(i).launch));
   (options.json ? printJson : printTable)(problem, ceilings, timings);
+  timings.clear();
+  for (const Row& row : problem.patterns) timings.push_back(measure(stream, row.launch));
+  (options.json ? printPatternsJson : printPatterns)(problem.patterns, timings);
   return kExitOk;
 }
 

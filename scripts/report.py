@@ -198,9 +198,8 @@ def panel_figure(chart: Chart, panel: Panel) -> dict[str, Any]:
         else:
             start, end = max(left, low / roof.rate), min(right, max(ys) / roof.rate)
             data.append(line([start, end], [start * roof.rate, end * roof.rate], **style))
-            x = start * (end / start) ** 0.35
-            last = len(slopes) > 1 and roof.rate == min(slopes)  # the others' names are to the left of their lines
-            at = (x, x * roof.rate, "left", "top") if last else (x, x * roof.rate, "right", "bottom")
+            x = start * (end / start) ** 0.06
+            at = (x, x * roof.rate, "left", "top")
         notes.append(annotation(roof.label, *at))
     for kernel in dict.fromkeys(dot.kernel for dot in panel.dots):
         same = [dot for dot in panel.dots if dot.kernel == kernel]
@@ -249,7 +248,8 @@ def log_axis(low: float, high: float, label: str, fractions: bool = False) -> di
 def annotation(text: str, x: float, y: float, x_anchor: str, y_anchor: str) -> dict[str, Any]:
     """Return a text at a place of logarithmic axes."""
     place = {"x": math.log10(x), "y": math.log10(y), "xanchor": x_anchor, "yanchor": y_anchor}
-    return {**place, "text": html.escape(text), "showarrow": False, "font": {"size": 10.5}}
+    look = {"showarrow": False, "font": {"size": 10.5}, "bgcolor": "rgba(255,255,255,0.8)"}
+    return {**place, **look, "text": html.escape(text)}
 
 
 def arrow(first: Dot, second: Dot) -> dict[str, Any]:

@@ -32,6 +32,7 @@ LEVELS = {"dram": "DRAM", "l2": "L2", "l1": "L1", "shared": "shared", "asked": "
 # After Paul Tol's "muted" scheme, made for readers with any kind of colour blindness; its light colours darker, so that
 # they stand out, and in pairs, as the kernels come. Colour is never alone: each dot has its kernel's name beside it.
 PALETTE = ("#332288", "#4FA3D1", "#117733", "#44AA99", "#882255", "#CC6677", "#AA4499", "#7D7D1E", "#C9A93A", "#5F6368")
+BLACK = "#1f2328"
 
 Record = dict[str, Any]
 
@@ -128,8 +129,8 @@ class Chart:
         return [dot for dot in self.dots if dot.cause]
 
     def color(self, kernel: str) -> str:
-        """Return a kernel's colour, #rrggbb."""
-        return PALETTE[self.kernels.index(kernel) % len(PALETTE)]
+        """Return a kernel's colour, #rrggbb: black for those that come after the palette."""
+        return (*PALETTE, BLACK)[min(self.kernels.index(kernel), len(PALETTE))]
 
 
 # ---- recorded lines --------------------------------------------------------------------------------------------------
@@ -259,11 +260,8 @@ X_FLOP, Y_FLOP = "FLOP per byte", "GFLOP/s"
 
 
 def kernels_of(recorded: Recorded) -> list[Record]:
-    """Return the rows of day 49 that are kernels of earlier days.
-
-    A row that names a `level` is none: it is a micro-kernel about that level, and has its place among the walls.
-    """
-    return [row for row in recorded.some("day49.jsonl", "row") if "level" not in row]
+    """Return the rows of day 49. Its access patterns are none: they have their place among the walls."""
+    return recorded.some("day49.jsonl", "row")
 
 
 def counted_kernels(recorded: Recorded) -> list[Record]:
@@ -402,10 +400,14 @@ SHARED_WALLS = [(1.0, "no conflict"), *((1 / ways, f"{ways}-way") for ways in (2
 
 
 def walls(recorded: Recorded) -> Chart:
-    """Loads and stores per transaction, of global and of shared memory, beside the walls that access patterns set."""
+    """Loads and stores per transaction, of global and of shared memory, beside the walls that access patterns set.
+
+    With those of the kernels stand, in black, those of the patterns themselves.
+    """
     counts = ("global_instructions", "global_sectors", "shared_instructions", "shared_wavefronts")
-    rows = {row["symbol"] for row in recorded.some("day49.jsonl", "row")}
-    merged = [record for record in recorded.some("day49-merged.jsonl", "merged") if record["symbol"] in rows]
+    # A pattern is about one kind of memory, the kernels may use both.
+    levels = {row["symbol"]: row.get("level") for row in recorded.some("day49.jsonl", "row", "pattern")}
+    merged = [record for record in recorded.some("day49-merged.jsonl", "merged") if record["symbol"] in levels]
     with_counts(merged, *counts)
     source = "day30.jsonl"
     issue = flat(recorded.ceiling("issue", "warp-instructions"), source, "Issue")
@@ -416,11 +418,12 @@ def walls(recorded: Recorded) -> Chart:
         Panel("Global memory", "Instructions per sector (32 bytes)", y_label, [l1, issue], walls=GLOBAL_WALLS),
         Panel("Shared memory", "Instructions per wavefront (128 bytes)", y_label, [shared, issue], walls=SHARED_WALLS),
     ]
-    for panel, level, work_key, amount_key in zip(panels, ("l1", "shared"), counts[::2], counts[1::2]):
+    of_panel = zip(panels, ("l1", "shared"), ("global", "shared"), counts[::2], counts[1::2])
+    for panel, level, memory, work_key, amount_key in of_panel:
         panel.fractions = True
         for record in merged:
             work, amount = record[work_key], record[amount_key]
-            if work and amount:
+            if work and amount and levels[record["symbol"]] in (None, memory):
                 panel.dots.append(place(record["variant"], level, work, amount, record["ms"], panel.roofs))
     kernels = [record["variant"] for record in merged]
     device = recorded.device("day49-merged.jsonl")

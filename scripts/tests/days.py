@@ -37,6 +37,8 @@ PROFILE_ORDER = {
         "heatStepTiled",
         "polynomialHorner",
         "fmaPeak",
+        *["globalStride0", "globalStride1", "globalStride8", "globalRandom"],
+        *[f"sharedStride{stride}" for stride in (1, 2, 4, 8, 16, 32)],
     ],
     # At each of five sizes: launches, graph, wide launches, wide graph; fused launch and graph, wide fused launch.
     "day56-graphs/graphs": [*CHAIN * 4, *["applyFused"] * 3] * 5,

@@ -490,6 +490,24 @@ FAULTS = {
             "step < steps; step += kUnroll",
             "step < steps; step += 2 * kUnroll",
         ),
+        Fault(
+            "a turn too few",
+            "globalStride8",
+            "turn < kTurns; ++turn) {\n    const int first = threadIdx.x % kWarp * kLaneStride + (turn",
+            "turn < kTurns - 1; ++turn) {\n    const int first = threadIdx.x % kWarp * kLaneStride + (turn",
+        ),
+        Fault(
+            "lanes at another stride",
+            "sharedStride32",
+            "sumShared<32>(in, out)",
+            "sumShared<16>(in, out)",
+        ),
+        Fault(
+            "shared words used before all are there",
+            "sharedStride1",
+            "words[i] = in[i];\n  __syncthreads();",
+            "words[i] = in[i];",
+        ),
     ],
 }
 pytestmark = pytest.mark.skipif(

@@ -147,8 +147,8 @@ def test_walls_by_definition_and_kernels_beside_them(recorded):
     }
 
 
-def micro_kernels(folder):
-    """Add micro-kernels of both kinds of memory, whose rows name the level that they are about."""
+def add_patterns(folder):
+    """Add access patterns of both kinds of memory."""
     row = records(folder / "day49.jsonl", "row")[0]
     merged = next(line for line in records(folder / "day49-merged.jsonl", "merged") if line["symbol"] == row["symbol"])
     none = {"global_instructions": 0, "global_sectors": 0, "shared_instructions": 0, "shared_wavefronts": 0}
@@ -157,12 +157,12 @@ def micro_kernels(folder):
         ("shared", 4, {"shared_instructions": 1000, "shared_wavefronts": 4000}),
     ):
         same = {"variant": f"{level} {ways}", "symbol": f"{level}Micro", "flop": 0}
-        add(folder / "day49.jsonl", {**row, **same, "level": level, "kind": f"stride {ways}"})
+        add(folder / "day49.jsonl", {**row, **same, "record": "pattern", "level": level, "transactions": ways})
         add(folder / "day49-merged.jsonl", {**merged, **same, **none, **counts})
 
 
-def test_micro_kernels_stand_among_the_walls_alone(folder):
-    micro_kernels(folder)
+def test_access_patterns_stand_among_the_walls_alone(folder):
+    add_patterns(folder)
     of_global, of_shared = chart(folder, "day49-walls").panels
     assert [dot.x for dot in of_global.dots if dot.kernel == "global 32"] == [1 / 32]
     assert [dot.x for dot in of_shared.dots if dot.kernel == "shared 4"] == [1 / 4]
