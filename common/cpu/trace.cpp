@@ -390,19 +390,11 @@ class Tracer {
     traffic.accesses += std::exchange(accesses_, 0);
     traffic.l1Misses += l1Misses_;
     for (Instruction& instruction : instructions_) {
-      Counts& total = traffic.instructions[instruction.key];
-      total.requests += instruction.counts.requests;
-      total.bytes += instruction.counts.bytes;
-      total.sectors += instruction.counts.sectors;
-      total.wavefronts += instruction.counts.wavefronts;
-      total.ideal += instruction.counts.ideal;
+      traffic.instructions[instruction.key] += instruction.counts;
       instruction.counts = {};
     }
     Footprint& run = traffic.footprints[run_];
-    for (const auto& [sector, touched] : footprint_) {
-      run[sector].read |= touched.read;
-      run[sector].written |= touched.written;
-    }
+    for (const auto& [sector, touched] : footprint_) run[sector] += touched;
   }
 
   void access(uintptr_t pc, const char* address, size_t size, Access operation) {
@@ -502,7 +494,10 @@ class Tracer {
       for (; i < lanes && sectors[i].first == sector; ++i) bytes |= sectors[i].second;
       ++counts.sectors;
       Touched& touched = footprint_[sector];
-      if (instruction.key.access != Access::kStore) touched.read |= bytes;
+      if (instruction.key.access != Access::kStore) {
+        touched.read |= bytes;
+        touched.readers = 1;
+      }
       if (writes(instruction.key.access, Space::kGlobal)) touched.written |= bytes;
       const bool cached = instruction.key.access == Access::kLoad ||
           (instruction.key.access == Access::kAsyncCopy && request.bytes < 16);  // cp.async.cg passes L1 by

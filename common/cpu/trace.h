@@ -22,6 +22,14 @@ struct Counts {
   uint64_t sectors = 0;  // global: 32-byte sectors, each once per request
   uint64_t wavefronts = 0;  // shared: passes over the banks
   uint64_t ideal = 0;  // shared: passes if no bank had a conflict
+
+  void operator+=(const Counts& other) {
+    requests += other.requests;
+    bytes += other.bytes;
+    sectors += other.sectors;
+    wavefronts += other.wavefronts;
+    ideal += other.ideal;
+  }
 };
 
 // An instruction by the address that its call returns to. One that inlining copied counts for each copy.
@@ -35,10 +43,17 @@ struct InstructionKey {
 };
 using InstructionCounts = std::map<InstructionKey, Counts>;
 
-// What was touched of a sector, a bit per byte.
+// What was touched of a sector, a bit per byte, and how many blocks read it.
 struct Touched {
   uint32_t read = 0;
   uint32_t written = 0;
+  uint32_t readers = 0;
+
+  void operator+=(const Touched& other) {
+    read |= other.read;
+    written |= other.written;
+    readers += other.readers;
+  }
 };
 using Footprint = std::unordered_map<uintptr_t, Touched>;  // by address / kSectorBytes
 

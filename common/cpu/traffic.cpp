@@ -30,25 +30,16 @@ struct Bytes {
   double dramWrite = 0;
 };
 
-// What the blocks touch of one allocation; every number in bytes.
+// What some blocks touch of one allocation; every number in bytes.
 struct Share {
-  double size = 0;
   double distinct = 0;
   double sectors = 0;
   double fetched = 0;
   double written = 0;  // whole sectors
   double filled = 0;  // sectors that were written in part and have to be completed from DRAM
-
-  void operator+=(const Share& other) {
-    distinct += other.distinct;
-    sectors += other.sectors;
-    fetched += other.fetched;
-    written += other.written;
-    filled += other.filled;
-  }
 };
 
-// Shares by the allocation's number, of sectors that are found again whoever touches them.
+// Shares by the allocation's number, of blocks that find what others of them brought.
 std::vector<Share> sharesOf(const Footprint& footprint, const std::vector<Allocation>& allocations) {
   const unsigned fetch = environment().device.card->fetchBytes / kSectorBytes;
   std::vector<Share> shares(allocations.size());
@@ -72,56 +63,69 @@ std::vector<Share> sharesOf(const Footprint& footprint, const std::vector<Alloca
   return shares;
 }
 
-Bytes predict(const Traffic& traffic, double scale) {
-  Bytes bytes;
-  double missed = static_cast<double>(traffic.l1Misses);
-  for (const auto& [key, counts] : traffic.instructions) {
-    if (key.space != Space::kGlobal) continue;
-    bytes.asked += scale * static_cast<double>(counts.bytes);
-    bytes.l1 += scale * kSectorBytes * static_cast<double>(counts.sectors);
-    if (key.access == Access::kStore || key.access == Access::kAtomic) missed += static_cast<double>(counts.sectors);
-  }
-  bytes.l2 = scale * kSectorBytes * missed;
+// What is known of one number of all runs: each on its own, and together.
+struct Total {
+  double each = 0;  // if every run brings all of its own
+  double together = 0;  // if it finds what others brought
+};
 
-  // Every run of neighbours brings its own share; where all blocks were traced, one run holds them all.
-  const bool exact = traffic.traced == traffic.blocks;
-  std::vector<Share> shares(traffic.allocations.size());
-  const auto add = [&](const Footprint& footprint) {
-    const std::vector<Share> more = sharesOf(footprint, traffic.allocations);
-    for (size_t i = 0; i < more.size(); ++i) shares[i] += more[i];
-  };
+// A further run brings as much that is new as the traced ones did on average, up to the allocation.
+Total extrapolate(double sum, double united, double traced, double runs, double size) {
+  const double mean = sum / traced;
+  const double fresh = traced > 1 ? (united - mean) / (traced - 1) : 0;
+  return {runs * mean, std::min(size, mean + (runs - 1) * fresh)};
+}
+
+Bytes predict(const Traffic& traffic, double scale) {
   Footprint whole;
   for (const auto& [run, footprint] : traffic.footprints) {
-    if (!exact) add(footprint);
-    for (const auto& [sector, touched] : footprint) {
-      if (!exact) break;
-      whole[sector].read |= touched.read;
-      whole[sector].written |= touched.written;
-    }
+    for (const auto& [sector, touched] : footprint) whole[sector] += touched;
   }
-  if (exact) add(whole);
-
   const Card& card = *environment().device.card;
+
+  Bytes bytes;
+  double missed = scale * static_cast<double>(traffic.l1Misses);
+  for (const auto& [key, counts] : traffic.instructions) {
+    if (key.space != Space::kGlobal) continue;
+    const double sectors = scale * static_cast<double>(counts.sectors);
+    bytes.asked += scale * static_cast<double>(counts.bytes);
+    bytes.l1 += kSectorBytes * sectors;
+    if (key.access == Access::kStore || key.access == Access::kAtomic) missed += sectors;
+  }
+  // What every block reads, the first block of an SM brings for the others of that SM.
+  const double blocks = static_cast<double>(traffic.blocks);
+  const double found = blocks - std::min<double>(blocks, card.sms);
+  for (const auto& [sector, touched] : whole) missed -= touched.readers == traffic.traced ? found : 0;
+  bytes.l2 = kSectorBytes * missed;
+
+  const double runs = std::ceil(blocks / kNeighbours);
+  const double traced = static_cast<double>(traffic.footprints.size());
+  std::vector<std::vector<Share>> ofRuns;
+  for (const auto& [run, footprint] : traffic.footprints) ofRuns.push_back(sharesOf(footprint, traffic.allocations));
+  const std::vector<Share> united = sharesOf(whole, traffic.allocations);
+  const auto total = [&](size_t i, double Share::*number) {
+    double sum = 0;
+    for (const std::vector<Share>& shares : ofRuns) sum += shares[i].*number;
+    return extrapolate(sum, united[i].*number, traced, runs, static_cast<double>(traffic.allocations[i].bytes));
+  };
   const double l2 = card.l2Bytes / card.l2Copies;
   double all = 0;  // bytes that pass through the L2
   double again = 0;  // and those of them that several runs touch
-  for (size_t i = 0; i < shares.size(); ++i) {
-    const double size = static_cast<double>(traffic.allocations[i].bytes);
-    const double sectors = scale * shares[i].sectors;
-    all += std::min(size, sectors);
-    if (sectors > 1.01 * size) again += size;
+  for (size_t i = 0; i < united.size(); ++i) {
+    const Total sectors = total(i, &Share::sectors);
+    all += sectors.together;
+    if (sectors.each > 1.01 * sectors.together) again += sectors.together;
   }
-  for (size_t i = 0; i < shares.size(); ++i) {
-    const double size = static_cast<double>(traffic.allocations[i].bytes);
-    const auto total = [&](double share, bool found) { return found ? std::min(size, scale * share) : scale * share; };
-    bytes.compulsory += total(shares[i].distinct, true);
-    bytes.dramRead += total(shares[i].fetched, again <= l2);
-    bytes.dramWrite += total(shares[i].written, again <= l2);
-    if (all > l2) bytes.dramRead += total(shares[i].filled, again <= l2);
+  const auto moved = [&](const Total& amount) { return again <= l2 ? amount.together : amount.each; };
+  for (size_t i = 0; i < united.size(); ++i) {
+    bytes.compulsory += total(i, &Share::distinct).together;
+    bytes.dramRead += moved(total(i, &Share::fetched));
+    bytes.dramWrite += moved(total(i, &Share::written));
+    if (all > l2) bytes.dramRead += moved(total(i, &Share::filled));
   }
   // What is written last stays in the L2 when the kernel ends, as far as there is room beside what was read.
-  const double moved = bytes.dramRead + bytes.dramWrite;
-  if (moved > 0) bytes.dramWrite -= std::min(bytes.dramWrite, all <= l2 ? l2 : l2 * bytes.dramWrite / moved);
+  const double both = bytes.dramRead + bytes.dramWrite;
+  if (both > 0) bytes.dramWrite -= std::min(bytes.dramWrite, all <= l2 ? l2 : l2 * bytes.dramWrite / both);
   return bytes;
 }
 
@@ -170,15 +174,6 @@ struct LineKey {
     return std::tie(line, space, access) < std::tie(other.line, other.space, other.access);
   }
 };
-
-Counts& operator+=(Counts& total, const Counts& more) {
-  total.requests += more.requests;
-  total.bytes += more.bytes;
-  total.sectors += more.sectors;
-  total.wavefronts += more.wavefronts;
-  total.ideal += more.ideal;
-  return total;
-}
 
 void printJson(const Traffic& traffic, size_t launch, const std::map<LineKey, Counts>& lines, const Bytes& bytes,
     double scale) {
