@@ -43,6 +43,7 @@ from typing import Any, Callable
 
 import counters
 import plot_roofline
+import predict
 import rooflines
 import timeline
 from resources import find_nvcc
@@ -70,7 +71,9 @@ COMPILE_TIME = ("t4", "resources.")
 
 # What joins a day's lines with its counters, in the day's own folder; and all names of what may follow from the lines.
 MERGER = "merge_dram.py"
-DERIVED = re.compile("|".join(["day[0-9]{2}-merged[.]jsonl", *map(re.escape, plot_roofline.NAMES)]))
+DERIVED = re.compile("|".join(["day[0-9]{2}-(merged[.]jsonl|predicted[.]txt)", *map(re.escape, plot_roofline.NAMES)]))
+# What a CPU build predicts of a day's kernels on this card. It needs no GPU, so that a test makes it again.
+PREDICTION = re.compile("day([0-9]{2})-predicted[.]jsonl")
 
 # The days that have something to show on a timeline: scripts/timeline.py records it and says what it must show.
 TIMELINE_DAYS = (56,)
@@ -394,7 +397,7 @@ def unlisted(folder: Path, manifest: dict | None) -> list[str]:
     gpu, prefix = COMPILE_TIME
     names = sorted(entry.name for entry in folder.iterdir())
     if manifest:
-        names = [name for name in names if not DERIVED.fullmatch(name)]
+        names = [name for name in names if not DERIVED.fullmatch(name) and not PREDICTION.fullmatch(name)]
     return [name for name in names if name not in listed and not (folder.name == gpu and name.startswith(prefix))]
 
 
@@ -513,10 +516,26 @@ def merge_counters(folder: Path, shown: str, root: Path, manifest: dict) -> dict
     return merged
 
 
+def compare_predictions(folder: Path, shown: str) -> dict[str, bytes]:
+    """Return the text that sets each day's prediction beside its counters, by file name. Raises Stop."""
+    texts = {}
+    for path in sorted(folder.iterdir()):
+        match = PREDICTION.fullmatch(path.name)
+        if not match:
+            continue
+        day = int(match[1])
+        try:
+            text = predict.to_text(path, folder / file_of(day, counters.PASSES[0][0]))
+        except predict.Stop as stop:
+            raise Stop(f"{shown}/{path.name}: {str(stop).replace(str(folder), shown)}") from None
+        texts[file_of(day, "-predicted.txt")] = text.encode()
+    return texts
+
+
 def derive(folder: Path, shown: str, root: Path) -> dict[str, bytes]:
     """Return all that follows from the recorded lines of a GPU's folder, by file name. Raises Stop."""
     manifest = read_manifest(folder, shown)
-    files = merge_counters(folder, shown, root, manifest)
+    files = {**merge_counters(folder, shown, root, manifest), **compare_predictions(folder, shown)}
     with tempfile.TemporaryDirectory(prefix="cuda-days-") as temporary:
         lines = {name: (folder / name).read_bytes() for name in manifest["files"] if name.endswith(".jsonl")}
         for name, data in {**lines, **files}.items():

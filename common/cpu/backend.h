@@ -169,7 +169,8 @@ class SharedMemory {
   const char* damage() const;  // after it: where it wrote around the dynamic part, or null
   bool holds(const char* address, size_t bytes);
   void* dynamic(size_t alignment) const;
-  std::vector<Extent> extents() const;  // the arrays, and the dynamic part
+  // The arrays that a kernel may touch, all but those of other marked kernels, and the dynamic part.
+  std::vector<Extent> extentsOf(const void* kernel) const;
 
   // For the signal handler: whether the address lies in the dynamic part or around it.
   bool guards(const char* address) const;

@@ -175,7 +175,7 @@ class Worker {
     blockDim = launch.block;
     gridDim = launch.grid;
     shared_.beginLaunch(launch.dynamicBytes);
-    if (isTracing()) recorder_.beginLaunch(launch.allocations, shared_.extents());
+    if (isTracing()) recorder_.beginLaunch(launch.allocations, shared_.extentsOf(launch.kernel.function));
     for (;;) {
       const uint64_t first = launch.nextBlock.fetch_add(launch.chunk);
       if (first >= launch.blocks) break;

@@ -18,8 +18,9 @@ namespace {
 
 constexpr unsigned kLineSectors = 4;  // an L1 line is 128 bytes
 constexpr unsigned kBanks = 32;
-constexpr uint64_t kMostRuns = 16;  // runs of neighbours, so at most 128 blocks a launch
-constexpr uint64_t kAccessBudget = uint64_t{1} << 26;  // so that a launch takes a second or two
+constexpr uint64_t kMostRuns = 16;  // of neighbours, so at most 128 blocks a launch;
+constexpr uint64_t kFewestRuns = 3;  // for what runs have in common; in between,
+constexpr uint64_t kAccessBudget = uint64_t{1} << 24;  // as many as make so many accesses of lanes: a second
 constexpr size_t kNear = 16 << 20;  // how far outside an access is still told by the memory that it missed
 constexpr size_t kStackSpan = 64 << 10;  // no frame of a kernel lies farther from the accessing one
 constexpr double kGolden = 0.6180339887498949;  // its multiples, modulo 1, spread evenly however many there are
@@ -546,25 +547,30 @@ class Tracer {
     const InstructionKey& second = instructions_[b.instruction].key;
     if (first.access == Access::kAtomic && second.access == Access::kAtomic) return;
     const Region& region = regions_[request.region];
-    report(first.pc, second.pc,
-        textOf("race: thread %s %s byte %td of %s at @1, thread %s %s it at @2, and no barrier lies between",
-            coordinates(a.thread).chars, verb(first.access), request.address[b.thread % 32] - region.start,
-            nameOf(region), coordinates(b.thread).chars, verb(second.access)));
+    report(first.pc, second.pc, [&] {
+      return textOf("race: thread %s %s byte %td of %s at @1, thread %s %s it at @2, and no barrier lies between",
+          coordinates(a.thread).chars, verb(first.access), request.address[b.thread % 32] - region.start,
+          nameOf(region), coordinates(b.thread).chars, verb(second.access));
+    });
   }
 
   void reportUnwritten(uintptr_t pc, const Region& region, const char* address, unsigned bytes) {
-    report(pc, 0,
-        textOf("unwritten: thread %s reads %u bytes that nobody wrote at @1: byte %td of %s", coordinates(thread_).chars,
-            bytes, address - region.start, nameOf(region)));
+    report(pc, 0, [&] {
+      return textOf("unwritten: thread %s reads %u bytes that nobody wrote at @1: byte %td of %s",
+          coordinates(thread_).chars, bytes, address - region.start, nameOf(region));
+    });
   }
 
-  void report(uintptr_t first, uintptr_t second, const Text& what) {
+  // Once for each pair of instructions; `what` makes the text.
+  template <class What>
+  void report(uintptr_t first, uintptr_t second, What what) {
     if (!reported_.insert({first, second}).second) return;
     std::lock_guard<std::mutex> lock(trafficMutex());
     std::vector<Finding>& findings = allTraffic().back().findings;
     const bool known = std::any_of(findings.begin(), findings.end(),
         [&](const Finding& finding) { return finding.first == first && finding.second == second; });
-    if (!known) findings.push_back({textOf("block %s: %s", textOf(blockIdx).chars, what.chars).chars, first, second});
+    if (known) return;
+    findings.push_back({textOf("block %s: %s", textOf(blockIdx).chars, what().chars).chars, first, second});
   }
 
   // What no kernel may touch. Near a kernel's memory the access itself may end the program, so that it is told first.
@@ -578,15 +584,15 @@ class Tracer {
     for (const Region& region : regions_) {
       if (distance(region, address) < (nearest ? distance(*nearest, address) : kNear)) nearest = &region;
     }
-    const Text who = textOf("thread %s %s %u bytes", coordinates(thread_).chars, verb(operation), bytes);
+    const auto who = [&] { return textOf("thread %s %s %u bytes", coordinates(thread_).chars, verb(operation), bytes); };
     if (!nearest) {
-      return report(pc, 0, textOf("outside: %s of the host's memory at @1", who.chars));
+      return report(pc, 0, [&] { return textOf("outside: %s of the host's memory at @1", who().chars); });
     }
     const std::string line = sourceLines({pc})[0];
     if (line.empty()) return;
     const bool before = address < nearest->start;
     fail("kernel %s, block %s: outside: %s, %zu %s of %s of %zu bytes, at %s", allTraffic().back().kernel.c_str(),
-        textOf(blockIdx).chars, who.chars, distance(*nearest, address),
+        textOf(blockIdx).chars, who().chars, distance(*nearest, address),
         before ? "before the start" : "past the end", nameOf(*nearest), nearest->bytes, line.c_str());
   }
 
@@ -705,7 +711,9 @@ std::vector<uint64_t> nextToTrace(
   Traffic& traffic = allTraffic().back();
   const uint64_t runs = (traffic.blocks + kNeighbours - 1) / kNeighbours;
   uint64_t wanted = 1;
-  if (picked != 0) wanted = std::clamp<uint64_t>(kAccessBudget / std::max<uint64_t>(1, traffic.accesses), 1, kMostRuns);
+  if (picked != 0) {
+    wanted = std::clamp(kAccessBudget / std::max<uint64_t>(1, traffic.accesses), kFewestRuns, kMostRuns);
+  }
   const bool all = runs <= wanted;
   std::vector<uint64_t> blocks;
   for (; picked < std::min(runs, wanted); ++picked) {

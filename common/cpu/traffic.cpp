@@ -260,18 +260,25 @@ size_t report(bool json) {
     } else {
       printTable(traffic, lines, predict(traffic, scale), scale);
     }
+    std::set<uintptr_t> racing;  // instructions: what they read unwritten, a race may write later
+    for (const Finding& finding : traffic.findings) {
+      if (finding.second != 0) racing.insert({finding.first, finding.second});
+    }
     std::set<std::string> told;  // inlining makes several instructions of one line
     for (const Finding& finding : traffic.findings) {
+      if (finding.second == 0 && racing.count(finding.first) != 0) continue;
       std::string text = finding.text;
+      std::string where;
       bool inKernel = true;
       for (const auto& [mark, pc] : {std::pair{"@1", finding.first}, std::pair{"@2", finding.second}}) {
         const size_t at = text.find(mark);
         if (at == std::string::npos) continue;
-        inKernel = inKernel && !lineOf(pc).empty();
-        text.replace(at, 2, lineOf(pc));
+        const std::string line = lineOf(pc);
+        inKernel = inKernel && !line.empty();
+        text.replace(at, 2, line);
+        where += line + " ";
       }
-      const std::string where = lineOf(finding.first) + " " + lineOf(finding.second);
-      if (!inKernel || !told.insert(text.substr(text.find(": ") + 2, 5) + where).second) continue;
+      if (!inKernel || !told.insert(where).second) continue;
       ++found;
       say("kernel %s, %s", traffic.kernel.c_str(), text.c_str());
       if (json) Line("finding").number("launch", launch).text("kernel", traffic.kernel).text("what", text).print();
