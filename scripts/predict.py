@@ -58,9 +58,9 @@ LEVELS = ("L1", "L2", "DRAM")
 
 # Why a figure is off: kernels, quantity, sentence.
 SHARED_L1 = (
-    "The model's blocks share nothing of L1 but what all of them read. On the card the blocks of an SM find what others "
-    "brought, and the coalescers before L2 (LRC in Nsight Compute's guide) ask once for what several SMs want at a "
-    "time; how often depends on which blocks meet where and when."
+    "The model's blocks share nothing of L1 but what all of them read. On the card the blocks of an SM find what "
+    "others brought, and the coalescers before L2 (LRC in Nsight Compute's guide) ask once for what several SMs want "
+    "at a time; how often depends on which blocks meet where and when."
 )
 EXPLANATIONS = [
     (r"matmul\w*|(global|shared)(Stride\d+|Random)", "L2", SHARED_L1),
@@ -118,7 +118,8 @@ class Pair:
         missing = [metric for metric in metrics if metric not in self.counted.values]
         if missing:
             raise Stop(f"{self.label}: the export has no {missing[0]}")
-        return sum(self.predicted.get(key, 0) for key in keys), unit * sum(self.counted.values[metric] for metric in metrics)
+        predicted = sum(self.predicted.get(key, 0) for key in keys)
+        return predicted, unit * sum(self.counted.values[metric] for metric in metrics)
 
     def ratio(self, quantity: str) -> float | None:
         """Return predicted / measured; None where both are nothing, or too little to tell from noise."""
@@ -255,8 +256,9 @@ def sentence_for(pair: Pair, quantity: str) -> str | None:
     needed = measured - sum(conflicts)
     if quantity == "wavefronts" and needed and abs(predicted / needed - 1) <= 0.01:
         return (
-            f"The counter has {sum(conflicts):,.0f} wavefronts more than the addresses call for, and counts them as bank "
-            f"conflicts: loads that return and stores take turns at the banks. Without them x is {predicted / needed:.3f}."
+            f"The counter has {sum(conflicts):,.0f} wavefronts more than the addresses call for, and counts them as "
+            "bank conflicts: loads that return and stores take turns at the banks. "
+            f"Without them x is {predicted / needed:.3f}."
         )
     for symbol, of, sentence in EXPLANATIONS:
         if of == quantity and re.fullmatch(symbol, split_name(pair.predicted["kernel"])[0]):
@@ -282,7 +284,8 @@ def to_text(trace: Path, export: Path) -> str:
         "What the levels move, MB",
         *level_table(pairs, width),
     ]
-    said, unexplained = [], []
+    said: dict[tuple[str, str], list[str]] = {}  # kernels, by quantity and sentence
+    unexplained = []
     for pair in pairs:
         for quantity in QUANTITIES:
             ratio = pair.ratio(quantity)
@@ -291,11 +294,13 @@ def to_text(trace: Path, export: Path) -> str:
             sentence = sentence_for(pair, quantity)
             if sentence is None:
                 unexplained.append(f"{pair.label}: {quantity} is off, x is {ratio:.3f}")
-            said.append(f"{pair.label}, {quantity}, x {ratio:.3f}: {sentence}")
+            else:
+                said.setdefault((quantity, sentence), []).append(f"{pair.label} ({ratio:.2f})")
     if unexplained:
         raise Stop("\n".join([*unexplained, "say why in EXPLANATIONS of scripts/predict.py"]))
-    for sentence in [*said, *notes]:
-        lines += ["", *textwrap.wrap(sentence, 110)]
+    sentences = [f"{quantity} of {', '.join(kernels)}: {sentence}" for (quantity, sentence), kernels in said.items()]
+    for sentence in [*sentences, *notes]:
+        lines += ["", *textwrap.wrap(sentence, 110, break_long_words=False)]
     return "\n".join(lines) + "\n"
 
 

@@ -86,9 +86,9 @@ constexpr size_t kGiB = size_t{1} << 30;
 
 // SMs, compute capability, threads, blocks and shared memory of an SM, L1, L2, copies, fetch, memory. Sizes: CUDA C++
 // Programming Guide, technical specifications per compute capability; the data sheets. A partitioned L2 keeps a sector
-// that SMs of the other partition read in both: half of the sectors twice where all SMs stream, which is the 1.5 lookups
-// a sector that the counter lts__t_bytes shows on A100, H100 and H200. The H200 fetches pairs of sectors (day 49's
-// permuted add reads 64 bytes a sector); of the others this is an assumption.
+// that SMs of the other partition read in both: half of the sectors twice where all SMs stream, which is the 1.5
+// lookups a sector that the counter lts__t_bytes shows on A100, H100 and H200. The H200 fetches pairs of sectors (day
+// 49's permuted add reads 64 bytes a sector); of the others this is an assumption.
 constexpr Card kCards[] = {
     {"t4", "CPU, sized as a T4", 40, 7, 5, 1024, 16, 64 * kKiB, 96 * kKiB, 4 << 20, 1, 32, 16 * kGiB},
     {"a100", "CPU, sized as an A100", 108, 8, 0, 2048, 32, 164 * kKiB, 192 * kKiB, 40 << 20, 1.5, 64, 80 * kGiB},
@@ -96,8 +96,8 @@ constexpr Card kCards[] = {
     {"h200", "CPU, sized as an H200", 132, 9, 0, 2048, 32, 228 * kKiB, 256 * kKiB, 60 << 20, 1.5, 64, 141 * kGiB},
 };
 constexpr const Card* kT4 = &kCards[0];
-constexpr Card kOtherArch = {"other-arch", "CPU, of another architecture", 40, 6, 1, 1024, 16, 64 * kKiB, 96 * kKiB,
-    4 << 20, 1, 32, 16 * kGiB};
+constexpr Card kOtherArch = {
+    "other-arch", "CPU, of another architecture", 40, 6, 1, 1024, 16, 64 * kKiB, 96 * kKiB, 4 << 20, 1, 32, 16 * kGiB};
 
 // The states in which something is wrong.
 constexpr Device kDevices[] = {

@@ -459,8 +459,7 @@ class Tracer {
   }
 
   bool isInside(unsigned region, const char* address) const {
-    return region < regions_.size() &&
-        static_cast<size_t>(address - regions_[region].start) < regions_[region].bytes;
+    return region < regions_.size() && static_cast<size_t>(address - regions_[region].start) < regions_[region].bytes;
   }
 
   unsigned instructionOf(const InstructionKey& key) {
@@ -584,7 +583,9 @@ class Tracer {
     for (const Region& region : regions_) {
       if (distance(region, address) < (nearest ? distance(*nearest, address) : kNear)) nearest = &region;
     }
-    const auto who = [&] { return textOf("thread %s %s %u bytes", coordinates(thread_).chars, verb(operation), bytes); };
+    const auto who = [&] {
+      return textOf("thread %s %s %u bytes", coordinates(thread_).chars, verb(operation), bytes);
+    };
     if (!nearest) {
       return report(pc, 0, [&] { return textOf("outside: %s of the host's memory at @1", who().chars); });
     }
@@ -592,8 +593,8 @@ class Tracer {
     if (line.empty()) return;
     const bool before = address < nearest->start;
     fail("kernel %s, block %s: outside: %s, %zu %s of %s of %zu bytes, at %s", allTraffic().back().kernel.c_str(),
-        textOf(blockIdx).chars, who().chars, distance(*nearest, address),
-        before ? "before the start" : "past the end", nameOf(*nearest), nearest->bytes, line.c_str());
+        textOf(blockIdx).chars, who().chars, distance(*nearest, address), before ? "before the start" : "past the end",
+        nameOf(*nearest), nearest->bytes, line.c_str());
   }
 
   // In bytes; past the end, how far beyond the last byte but one, so that the first byte outside is 0 past the end.
@@ -751,14 +752,17 @@ namespace {
 
 extern "C" {
 
-#define PLAIN(bytes)                                                                                              \
+#define PLAIN(bytes)                                                                                           \
   void __tsan_read##bytes(void* at) { seen(__builtin_return_address(0), at, bytes, Access::kLoad); }           \
   void __tsan_write##bytes(void* at) { seen(__builtin_return_address(0), at, bytes, Access::kStore); }         \
   void __tsan_unaligned_read##bytes(void* at) { seen(__builtin_return_address(0), at, bytes, Access::kLoad); } \
   void __tsan_unaligned_write##bytes(void* at) { seen(__builtin_return_address(0), at, bytes, Access::kStore); }
-PLAIN(1) PLAIN(2) PLAIN(4) PLAIN(8) PLAIN(16)
+PLAIN(1)
+PLAIN(2) PLAIN(4) PLAIN(8) PLAIN(16)
 
-void __tsan_read_range(void* at, size_t bytes) { seen(__builtin_return_address(0), at, bytes, Access::kLoad); }
+    void __tsan_read_range(void* at, size_t bytes) {
+  seen(__builtin_return_address(0), at, bytes, Access::kLoad);
+}
 void __tsan_write_range(void* at, size_t bytes) { seen(__builtin_return_address(0), at, bytes, Access::kStore); }
 
 void __tsan_init() {}
@@ -768,37 +772,36 @@ void __tsan_vptr_update(void**, void*) {}
 void __tsan_vptr_read(void**) {}
 
 #define SEEN seen(__builtin_return_address(0), at, sizeof *at, Access::kAtomic)
-#define ATOMIC(bits)                                                                                              \
-  using Atomic##bits = uint##bits##_t;                                                                            \
-  Atomic##bits __tsan_atomic##bits##_load(const volatile Atomic##bits* at, int) {                                 \
-    SEEN;                                                                                                         \
-    return __atomic_load_n(at, __ATOMIC_SEQ_CST);                                                                 \
-  }                                                                                                               \
-  void __tsan_atomic##bits##_store(volatile Atomic##bits* at, Atomic##bits value, int) {                          \
-    SEEN;                                                                                                         \
-    __atomic_store_n(at, value, __ATOMIC_SEQ_CST);                                                                \
-  }                                                                                                               \
-  Atomic##bits __tsan_atomic##bits##_exchange(volatile Atomic##bits* at, Atomic##bits value, int) {               \
-    SEEN;                                                                                                         \
-    return __atomic_exchange_n(at, value, __ATOMIC_SEQ_CST);                                                      \
-  }                                                                                                               \
-  int __tsan_atomic##bits##_compare_exchange_strong(                                                              \
-      volatile Atomic##bits* at, Atomic##bits* expected, Atomic##bits value, int, int) {                          \
-    SEEN;                                                                                                         \
-    return __atomic_compare_exchange_n(at, expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);           \
-  }                                                                                                               \
-  int __tsan_atomic##bits##_compare_exchange_weak(                                                                \
-      volatile Atomic##bits* at, Atomic##bits* expected, Atomic##bits value, int, int) {                          \
-    SEEN;                                                                                                         \
-    return __atomic_compare_exchange_n(at, expected, value, true, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);            \
+#define ATOMIC(bits)                                                                                    \
+  using Atomic##bits = uint##bits##_t;                                                                  \
+  Atomic##bits __tsan_atomic##bits##_load(const volatile Atomic##bits* at, int) {                       \
+    SEEN;                                                                                               \
+    return __atomic_load_n(at, __ATOMIC_SEQ_CST);                                                       \
+  }                                                                                                     \
+  void __tsan_atomic##bits##_store(volatile Atomic##bits* at, Atomic##bits value, int) {                \
+    SEEN;                                                                                               \
+    __atomic_store_n(at, value, __ATOMIC_SEQ_CST);                                                      \
+  }                                                                                                     \
+  Atomic##bits __tsan_atomic##bits##_exchange(volatile Atomic##bits* at, Atomic##bits value, int) {     \
+    SEEN;                                                                                               \
+    return __atomic_exchange_n(at, value, __ATOMIC_SEQ_CST);                                            \
+  }                                                                                                     \
+  int __tsan_atomic##bits##_compare_exchange_strong(                                                    \
+      volatile Atomic##bits* at, Atomic##bits* expected, Atomic##bits value, int, int) {                \
+    SEEN;                                                                                               \
+    return __atomic_compare_exchange_n(at, expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST); \
+  }                                                                                                     \
+  int __tsan_atomic##bits##_compare_exchange_weak(                                                      \
+      volatile Atomic##bits* at, Atomic##bits* expected, Atomic##bits value, int, int) {                \
+    SEEN;                                                                                               \
+    return __atomic_compare_exchange_n(at, expected, value, true, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);  \
   }
-#define FETCH(bits, name)                                                                                         \
-  uint##bits##_t __tsan_atomic##bits##_fetch_##name(volatile uint##bits##_t* at, uint##bits##_t value, int) {     \
-    SEEN;                                                                                                         \
-    return __atomic_fetch_##name(at, value, __ATOMIC_SEQ_CST);                                                    \
+#define FETCH(bits, name)                                                                                     \
+  uint##bits##_t __tsan_atomic##bits##_fetch_##name(volatile uint##bits##_t* at, uint##bits##_t value, int) { \
+    SEEN;                                                                                                     \
+    return __atomic_fetch_##name(at, value, __ATOMIC_SEQ_CST);                                                \
   }
 #define FETCHES(bits) FETCH(bits, add) FETCH(bits, sub) FETCH(bits, and) FETCH(bits, or) FETCH(bits, xor)
-ATOMIC(8) ATOMIC(16) ATOMIC(32) ATOMIC(64)
-FETCHES(8) FETCHES(16) FETCHES(32) FETCHES(64)
+ATOMIC(8) ATOMIC(16) ATOMIC(32) ATOMIC(64) FETCHES(8) FETCHES(16) FETCHES(32) FETCHES(64)
 
 }  // extern "C"

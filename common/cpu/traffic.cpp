@@ -175,10 +175,11 @@ struct LineKey {
   }
 };
 
-void printJson(const Traffic& traffic, size_t launch, const std::map<LineKey, Counts>& lines, const Bytes& bytes,
-    double scale) {
+void printJson(
+    const Traffic& traffic, size_t launch, const std::map<LineKey, Counts>& lines, const Bytes& bytes, double scale) {
   std::map<std::pair<Space, Access>, Counts> totals;
-  for (const Space space : {Space::kGlobal, Space::kShared}) totals[{space, Access::kLoad}], totals[{space, Access::kStore}];
+  for (const Space space : {Space::kGlobal, Space::kShared})
+    totals[{space, Access::kLoad}], totals[{space, Access::kStore}];
   for (const auto& [key, counts] : lines) totals[{key.space, key.access}] += counts;
   const auto count = [&](Line& line, const std::string& prefix, Space space, const Counts& counts) {
     line.number(prefix + "requests", scale * counts.requests).number(prefix + "bytes", scale * counts.bytes);
@@ -211,9 +212,9 @@ void printJson(const Traffic& traffic, size_t launch, const std::map<LineKey, Co
 }
 
 void printTable(const Traffic& traffic, const std::map<LineKey, Counts>& lines, const Bytes& bytes, double scale) {
-  const Text runs = textOf("%llu of %llu blocks, in runs of %llu neighbours",
-      static_cast<unsigned long long>(traffic.traced), static_cast<unsigned long long>(traffic.blocks),
-      static_cast<unsigned long long>(kNeighbours));
+  const Text runs =
+      textOf("%llu of %llu blocks, in runs of %llu neighbours", static_cast<unsigned long long>(traffic.traced),
+          static_cast<unsigned long long>(traffic.blocks), static_cast<unsigned long long>(kNeighbours));
   const bool exact = traffic.traced == traffic.blocks;
   std::printf("\n%s, grid %s, block %s: %s\n", traffic.kernel.c_str(), textOf(traffic.grid).chars,
       textOf(traffic.block).chars, exact ? "exact, all blocks" : runs.chars);
@@ -229,7 +230,8 @@ void printTable(const Traffic& traffic, const std::map<LineKey, Counts>& lines, 
           grouped(scale * counts.wavefronts).c_str(), grouped(scale * (counts.wavefronts - counts.ideal)).c_str());
     }
   }
-  std::printf("  asked %.3f MB, compulsory %.3f MB; predicted: L1 %.3f MB, L2 %.3f MB, DRAM read %.3f MB, write %.3f MB\n",
+  std::printf(
+      "  asked %.3f MB, compulsory %.3f MB; predicted: L1 %.3f MB, L2 %.3f MB, DRAM read %.3f MB, write %.3f MB\n",
       bytes.asked * 1e-6, bytes.compulsory * 1e-6, bytes.l1 * 1e-6, bytes.l2 * 1e-6, bytes.dramRead * 1e-6,
       bytes.dramWrite * 1e-6);
 }

@@ -140,7 +140,7 @@ FAULTS = {
     "raceOfWrites": rf"race: {THREAD} writes byte \d+ of an allocation at {AT}, {THREAD} writes it at {AT}",
     "pastEnd": rf"outside: {THREAD} reads 4 bytes, \d+ past the end of an allocation of 16384 bytes, at {AT}",
     "beforeStart": rf"outside: {THREAD} writes 4 bytes, \d+ before the start of an allocation of 16384 bytes, at {AT}",
-    "pastShared": rf"outside: thread \(31, 0, 0\) writes 4 bytes, 0 past the end of a shared array of 128 bytes, at {AT}",
+    "pastShared": rf"outside: {THREAD} writes 4 bytes, 0 past the end of a shared array of 128 bytes, at {AT}",
     "hostPointer": rf"outside: {THREAD} reads 4 bytes of the host's memory at {AT}",
     "unwrittenDevice": rf"unwritten: {THREAD} reads 4 bytes that nobody wrote at {AT}: byte \d+ of an allocation",
     "unwrittenShared": rf"unwritten: thread \(7, 0, 0\) reads 4 bytes that nobody wrote at {AT}: byte 28 of a shared",
@@ -209,7 +209,30 @@ def test_dram_bytes_of_streams(day49):
 
 
 def test_the_recorded_prediction_is_what_the_source_gives(day49, source_dir):
-    recorded = source_dir / "profile/h200/day49-predicted.jsonl"
-    assert day49[0].read_text() == recorded.read_text(), (
-        f"{recorded}: not what the source gives: scripts/predict.py --help says how to write it"
-    )
+    path = source_dir / "profile/h200/day49-predicted.jsonl"
+    traced, kept = predict.read_trace(day49[0]), predict.read_trace(path)
+    assert len(traced) == len(kept)
+    for now, recorded in zip(traced, kept):
+        figures = {key: value for key, value in recorded.items() if isinstance(value, int)}
+        assert {**now, **figures} == recorded
+        # Another compiler may move an access into a branch or out of it.
+        assert {key: now[key] for key in figures} == pytest.approx(figures, rel=0.01), (
+            f"{path}: {recorded['kernel']} is not what the source gives: scripts/predict.py --help says how to write it"
+        )
+
+
+def test_the_readme_says_why_where_they_part(day49, source_dir):
+    text = predict.to_text(day49[0], source_dir / "profile/h200/day49-counters.csv")
+    for pair in day49[1]:
+        for quantity in predict.QUANTITIES:
+            ratio = pair.ratio(quantity)
+            if ratio is not None and abs(ratio - 1) > 0.1:
+                assert re.search(rf"\n{quantity} of [^:]*\b{pair.label}\s\({ratio:.2f}\)", text), (pair.label, quantity)
+
+
+def test_a_figure_that_nobody_explained_is_an_error(day49, source_dir, tmp_path):
+    off = tmp_path / "off.jsonl"
+    lines = day49[0].read_text().splitlines(keepends=True)
+    off.write_text("".join(re.sub(r'"l1_bytes":\d+', '"l1_bytes":1', line) for line in lines))
+    with pytest.raises(predict.Stop, match="vectorAdd: L1 is off, x is 0.000\n(.*\n)*say why in EXPLANATIONS"):
+        predict.to_text(off, source_dir / "profile/h200/day49-counters.csv")

@@ -2,8 +2,8 @@
 // Kernels whose traffic can be worked out by hand, and faults that a trace must find: test_trace.py builds this with
 // CUDA_DAYS_TRACE and knows the answers. Run as: trace_cases CASE --trace --json
 
-#include <cuda_runtime.h>
 #include <cuda_pipeline.h>
+#include <cuda_runtime.h>
 
 #include <cstdio>
 #include <cstring>
@@ -62,8 +62,8 @@ __device__ float readShared(const float* in, Index index) {
   memcpy(&first, &value, sizeof first);
   return first;
 }
-#define SHARED(name, T, index)                                        \
-  __global__ void name(const float* in, float* out) {                 \
+#define SHARED(name, T, index)                                            \
+  __global__ void name(const float* in, float* out) {                     \
     out[threadIdx.x] = readShared<T, 0>(in, [](int i) { return index; }); \
   }
 SHARED(row, float, i)
@@ -125,7 +125,10 @@ struct Case {
   Kernel kernel;
   int blocks, threads;
 };
-#define ONE_WARP(name) {#name, {name, 1, 32}}
+#define ONE_WARP(name)     \
+  {                        \
+#name, { name, 1, 32 } \
+  }
 const std::map<std::string, Case> kCases = {ONE_WARP(stride0), ONE_WARP(stride1), ONE_WARP(stride2), ONE_WARP(stride8),
     ONE_WARP(stride32), ONE_WARP(misaligned), ONE_WARP(halfWarp), ONE_WARP(wholeFloat4), ONE_WARP(membersOfFloat4),
     ONE_WARP(doubles), ONE_WARP(twice), ONE_WARP(atomics), ONE_WARP(asyncCopies), ONE_WARP(row), ONE_WARP(column),
