@@ -752,56 +752,55 @@ namespace {
 
 extern "C" {
 
-#define PLAIN(bytes)                                                                                           \
-  void __tsan_read##bytes(void* at) { seen(__builtin_return_address(0), at, bytes, Access::kLoad); }           \
-  void __tsan_write##bytes(void* at) { seen(__builtin_return_address(0), at, bytes, Access::kStore); }         \
-  void __tsan_unaligned_read##bytes(void* at) { seen(__builtin_return_address(0), at, bytes, Access::kLoad); } \
-  void __tsan_unaligned_write##bytes(void* at) { seen(__builtin_return_address(0), at, bytes, Access::kStore); }
-PLAIN(1)
-PLAIN(2) PLAIN(4) PLAIN(8) PLAIN(16)
-
-    void __tsan_read_range(void* at, size_t bytes) {
-  seen(__builtin_return_address(0), at, bytes, Access::kLoad);
-}
-void __tsan_write_range(void* at, size_t bytes) { seen(__builtin_return_address(0), at, bytes, Access::kStore); }
-
 void __tsan_init() {}
 void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}
 void __tsan_vptr_update(void**, void*) {}
 void __tsan_vptr_read(void**) {}
 
-#define SEEN seen(__builtin_return_address(0), at, sizeof *at, Access::kAtomic)
-#define ATOMIC(bits)                                                                                    \
-  using Atomic##bits = uint##bits##_t;                                                                  \
-  Atomic##bits __tsan_atomic##bits##_load(const volatile Atomic##bits* at, int) {                       \
-    SEEN;                                                                                               \
-    return __atomic_load_n(at, __ATOMIC_SEQ_CST);                                                       \
-  }                                                                                                     \
-  void __tsan_atomic##bits##_store(volatile Atomic##bits* at, Atomic##bits value, int) {                \
-    SEEN;                                                                                               \
-    __atomic_store_n(at, value, __ATOMIC_SEQ_CST);                                                      \
-  }                                                                                                     \
-  Atomic##bits __tsan_atomic##bits##_exchange(volatile Atomic##bits* at, Atomic##bits value, int) {     \
-    SEEN;                                                                                               \
-    return __atomic_exchange_n(at, value, __ATOMIC_SEQ_CST);                                            \
-  }                                                                                                     \
-  int __tsan_atomic##bits##_compare_exchange_strong(                                                    \
-      volatile Atomic##bits* at, Atomic##bits* expected, Atomic##bits value, int, int) {                \
-    SEEN;                                                                                               \
-    return __atomic_compare_exchange_n(at, expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST); \
-  }                                                                                                     \
-  int __tsan_atomic##bits##_compare_exchange_weak(                                                      \
-      volatile Atomic##bits* at, Atomic##bits* expected, Atomic##bits value, int, int) {                \
-    SEEN;                                                                                               \
-    return __atomic_compare_exchange_n(at, expected, value, true, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);  \
+void __tsan_read_range(void* at, size_t bytes) { seen(__builtin_return_address(0), at, bytes, Access::kLoad); }
+void __tsan_write_range(void* at, size_t bytes) { seen(__builtin_return_address(0), at, bytes, Access::kStore); }
+
+#define PLAIN(name, bytes, access) \
+  void __tsan_##name##bytes(void* at) { seen(__builtin_return_address(0), at, bytes, access); }
+#define PLAINS(bytes)                           \
+  PLAIN(read, bytes, Access::kLoad)             \
+  PLAIN(write, bytes, Access::kStore)           \
+  PLAIN(unaligned_read, bytes, Access::kLoad)   \
+  PLAIN(unaligned_write, bytes, Access::kStore) \
+  static_assert(bytes <= 16)
+PLAINS(1);
+PLAINS(2);
+PLAINS(4);
+PLAINS(8);
+PLAINS(16);
+
+// The last parameters are memory orders; the strongest serves for all.
+#define ATOMIC(bits, result, name, parameters, value)                   \
+  result __tsan_atomic##bits##_##name parameters {                      \
+    seen(__builtin_return_address(0), at, sizeof *at, Access::kAtomic); \
+    return value;                                                       \
   }
-#define FETCH(bits, name)                                                                                     \
-  uint##bits##_t __tsan_atomic##bits##_fetch_##name(volatile uint##bits##_t* at, uint##bits##_t value, int) { \
-    SEEN;                                                                                                     \
-    return __atomic_fetch_##name(at, value, __ATOMIC_SEQ_CST);                                                \
-  }
-#define FETCHES(bits) FETCH(bits, add) FETCH(bits, sub) FETCH(bits, and) FETCH(bits, or) FETCH(bits, xor)
-ATOMIC(8) ATOMIC(16) ATOMIC(32) ATOMIC(64) FETCHES(8) FETCHES(16) FETCHES(32) FETCHES(64)
+#define FETCH(bits, T, name) \
+  ATOMIC(bits, T, fetch_##name, (volatile T * at, T value, int), __atomic_fetch_##name(at, value, __ATOMIC_SEQ_CST))
+#define EXCHANGE(bits, T, name, weak)                                                            \
+  ATOMIC(bits, int, compare_exchange_##name, (volatile T * at, T * expected, T value, int, int), \
+      __atomic_compare_exchange_n(at, expected, value, weak, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+#define ATOMICS(bits, T)                                                                                       \
+  ATOMIC(bits, T, load, (const volatile T* at, int), __atomic_load_n(at, __ATOMIC_SEQ_CST))                    \
+  ATOMIC(bits, void, store, (volatile T * at, T value, int), __atomic_store_n(at, value, __ATOMIC_SEQ_CST))    \
+  ATOMIC(bits, T, exchange, (volatile T * at, T value, int), __atomic_exchange_n(at, value, __ATOMIC_SEQ_CST)) \
+  EXCHANGE(bits, T, strong, false)                                                                             \
+  EXCHANGE(bits, T, weak, true)                                                                                \
+  FETCH(bits, T, add)                                                                                          \
+  FETCH(bits, T, sub)                                                                                          \
+  FETCH(bits, T, and)                                                                                          \
+  FETCH(bits, T, or)                                                                                           \
+  FETCH(bits, T, xor)                                                                                          \
+  static_assert(sizeof(T) * 8 == bits)
+ATOMICS(8, uint8_t);
+ATOMICS(16, uint16_t);
+ATOMICS(32, uint32_t);
+ATOMICS(64, uint64_t);
 
 }  // extern "C"

@@ -15,6 +15,7 @@ import pytest
 TESTS = pathlib.Path(__file__).resolve().parent
 BACKEND = TESTS.parent
 CUBLAS = BACKEND / "cublas.cpp"  # a library of its own
+OTHERS = [CUBLAS, BACKEND / "trace.cpp", BACKEND / "traffic.cpp"]  # for --trace: test_trace.py
 ASAN = os.environ.get("CUDA_DAYS_ASAN") == "1"
 
 
@@ -35,7 +36,7 @@ def build(tmp_path_factory):
         running = [subprocess.Popen([*compiler, "-c", source, "-o", objects[source]]) for source in sources]
         assert [process.wait() for process in running] == [0] * len(running)
 
-    compile_all([source for source in sorted(BACKEND.glob("*.cpp")) if source != CUBLAS])
+    compile_all([source for source in sorted(BACKEND.glob("*.cpp")) if source not in OTHERS])
 
     def build_one(name):
         if name not in built:
