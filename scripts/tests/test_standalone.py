@@ -1,4 +1,4 @@
-"""Each day's file alone in an empty folder: the build line of its header works, on every architecture."""
+"""Each day's file alone in an empty folder: the build line of its header works, and nothing in it draws a warning."""
 
 import os
 import re
@@ -11,7 +11,8 @@ import pytest
 
 SOURCE_DIR = Path(os.environ.get("CUDA_DAYS_SOURCE_DIR", Path(__file__).parents[2]))
 DAYS = sorted(SOURCE_DIR.glob("day*-*/*.cu"))
-ARCHITECTURES = ["75", "80", "86", "89", "90", "90a", "100", "120"]
+# One for each branch of the sources. scripts/tests/test_resources.py compiles for every architecture.
+ARCHITECTURES = ["75", "80", "90a", "120"]
 STRICT = ["-Werror", "all-warnings", "-Xcompiler=-Wall,-Wextra,-Werror"]
 
 pytestmark = pytest.mark.skipif(
@@ -55,7 +56,7 @@ def test_build_line(day, alone):
 
 @pytest.mark.parametrize("day", DAYS, ids=lambda day: day.parent.name)
 def test_strict_build(day, alone):
-    """All architectures in one command, which compiles the host's code once."""
+    """All in one command, which compiles the host's code once."""
     everywhere = [f"-gencode=arch=compute_{architecture},code=sm_{architecture}" for architecture in ARCHITECTURES]
     command = [word for word in build_line(day) if not word.startswith("-arch=")]
     alone(day, [*command, *everywhere, *STRICT])
