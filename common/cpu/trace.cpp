@@ -6,11 +6,11 @@
 
 #include "trace.h"
 
-#include <link.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+
+extern "C" char __executable_start, _end;  // the linker's: the program's own image, where constants lie
 
 namespace cuda_cpu {
 
@@ -77,34 +77,6 @@ unsigned pieceOf(const char* address, size_t bytes) {
   return piece;
 }
 
-// The program's own image, where constants lie.
-struct Program {
-  uintptr_t start = UINTPTR_MAX;
-  uintptr_t end = 0;
-
-  Program() {
-    dl_iterate_phdr(
-        [](dl_phdr_info* module, size_t, void* result) {
-          auto* self = static_cast<Program*>(result);
-          for (unsigned i = 0; i < module->dlpi_phnum; ++i) {
-            const auto& segment = module->dlpi_phdr[i];
-            if (segment.p_type != PT_LOAD) continue;
-            self->start = std::min<uintptr_t>(self->start, module->dlpi_addr + segment.p_vaddr);
-            self->end = std::max<uintptr_t>(self->end, module->dlpi_addr + segment.p_vaddr + segment.p_memsz);
-          }
-          return 1;  // the program is the first module
-        },
-        this);
-  }
-  bool holds(const char* address) const {
-    return reinterpret_cast<uintptr_t>(address) >= start && reinterpret_cast<uintptr_t>(address) < end;
-  }
-};
-const Program& program() {
-  static const Program& instance = *new Program;
-  return instance;
-}
-
 // ---- The launch that is being traced ------------------------------------------------------------
 
 std::mutex& trafficMutex() {
@@ -149,16 +121,10 @@ class L1Cache {
     line.sectors |= bit;
     line.lastUse = ++clock_;
     uses_.push_back({sector / kLineSectors, clock_});
-    while (lines_.size() > capacity_ || uses_.size() > 8 * capacity_) {
+    while (lines_.size() > capacity_) {
       const auto [oldest, use] = uses_.front();
       uses_.pop_front();
-      const auto entry = lines_.find(oldest);
-      if (entry == lines_.end() || entry->second.lastUse != use) continue;  // was used again
-      if (lines_.size() > capacity_) {
-        lines_.erase(entry);
-      } else {
-        uses_.push_back({oldest, use});
-      }
+      if (lines_[oldest].lastUse == use) lines_.erase(oldest);  // otherwise it was used again
     }
     return found;
   }
@@ -210,49 +176,7 @@ struct Touch {
   unsigned thread;
   unsigned epoch;
   unsigned instruction;
-  unsigned bytes;  // a bit per byte of the word; 0: nobody
-};
-
-// Words by number, all forgotten when the phase changes. Neighbours do not collide.
-class WriterTable {
- public:
-  // Null if the word is not there and none is to be made.
-  Touch* find(uintptr_t number, uint64_t phase, bool make) {
-    if (phase != phase_) used_ = 0;
-    phase_ = phase;
-    if (make && 2 * (used_ + 1) > words_.size()) grow();
-    if (words_.empty()) return nullptr;
-    Word& word = slot(words_, number);
-    if (word.phase != phase_) {
-      if (!make) return nullptr;
-      word = {number, phase_, {}};
-      ++used_;
-    }
-    return &word.writer;
-  }
-
- private:
-  struct Word {
-    uintptr_t number = 0;
-    uint64_t phase = 0;
-    Touch writer{};
-  };
-  Word& slot(std::vector<Word>& words, uintptr_t number) const {
-    size_t at = number & (words.size() - 1);
-    while (words[at].phase == phase_ && words[at].number != number) at = (at + 1) & (words.size() - 1);
-    return words[at];
-  }
-  void grow() {
-    std::vector<Word> larger(std::max<size_t>(1 << 14, 4 * words_.size()));
-    for (const Word& word : words_) {
-      if (word.phase == phase_) slot(larger, word.number) = word;
-    }
-    words_.swap(larger);
-  }
-
-  std::vector<Word> words_;
-  uint64_t phase_ = 0;
-  size_t used_ = 0;
+  unsigned bytes;  // a bit per byte of the word
 };
 
 // The lanes of one pass: its wavefronts are the words of the fullest bank. Lanes that ask for the same word share it.
@@ -511,7 +435,7 @@ class Tracer {
   // Two threads of the block touch the same bytes between two barriers, and one of them writes: all writes go into a
   // table, then every access to memory that was written is looked up in it.
   void findRaces() {
-    ++phase_;
+    writers_.clear();
     for (const bool isWrite : {true, false}) {
       for (size_t warp = 0; warp < order_.size(); ++warp) {
         for (const uint32_t number : order_[warp]) {
@@ -531,10 +455,9 @@ class Tracer {
     for (uintptr_t word = from / 4; word * 4 < from + request.bytes; ++word) {
       const unsigned bytes = request.bytes < 4 ? ((1u << request.bytes) - 1) << from % 4 : 0xf;
       const Touch touch{thread, request.epoch[thread % 32], request.instruction, bytes};
-      Touch* writer = writers_.find(word, phase_, isWrite);
-      if (!writer) continue;
-      if (writer->bytes & bytes) reportIfRace(request, *writer, touch);
-      if (isWrite) *writer = touch;
+      const auto writer = writers_.find(word);
+      if (writer != writers_.end() && (writer->second.bytes & bytes)) reportIfRace(request, writer->second, touch);
+      if (isWrite) writers_[word] = touch;
     }
   }
 
@@ -578,7 +501,7 @@ class Tracer {
       const char* start = reinterpret_cast<const char*>(own);
       if (address >= start && address < start + sizeof *own) return;
     }
-    if (program().holds(address)) return;  // constants
+    if (address >= &__executable_start && address < &_end) return;
     const Region* nearest = nullptr;
     for (const Region& region : regions_) {
       if (distance(region, address) < (nearest ? distance(*nearest, address) : kNear)) nearest = &region;
@@ -632,8 +555,7 @@ class Tracer {
   L1Cache l1_;
   uint64_t l1Misses_ = 0;
   Footprint footprint_;
-  WriterTable writers_;
-  uint64_t phase_ = 0;
+  std::unordered_map<uintptr_t, Touch> writers_;  // of words, since the last barrier
   std::set<std::pair<uintptr_t, uintptr_t>> reported_;
 };
 
