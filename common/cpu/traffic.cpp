@@ -37,6 +37,7 @@ struct Share {
   double fetched = 0;
   double written = 0;  // whole sectors
   double filled = 0;  // sectors that were written in part and have to be completed from DRAM
+  uintptr_t first = UINTPTR_MAX, last = 0;  // sectors, by address / kSectorBytes
 };
 
 // Shares by the allocation's number, of blocks that find what others of them brought.
@@ -50,6 +51,8 @@ std::vector<Share> sharesOf(const Footprint& footprint, const std::vector<Alloca
     Share& share = shares[i];
     share.distinct += __builtin_popcount(touched.read | touched.written);
     share.sectors += kSectorBytes;
+    share.first = std::min(share.first, sector);
+    share.last = std::max(share.last, sector);
     if (touched.written) share.written += kSectorBytes;
     if (touched.written && !touched.read && ~touched.written) share.filled += kSectorBytes;
     if (!touched.read) continue;
@@ -69,7 +72,7 @@ struct Total {
   double together = 0;  // if it finds what others brought
 };
 
-// A further run brings as much that is new as the traced ones did on average, up to the allocation.
+// A further run brings as much that is new as the traced ones did on average, up to what there is.
 Total extrapolate(double sum, double united, double traced, double runs, double size) {
   const double mean = sum / traced;
   const double fresh = traced > 1 ? (united - mean) / (traced - 1) : 0;
@@ -103,10 +106,17 @@ Bytes predict(const Traffic& traffic, double scale) {
   std::vector<std::vector<Share>> ofRuns;
   for (const auto& [run, footprint] : traffic.footprints) ofRuns.push_back(sharesOf(footprint, traffic.allocations));
   const std::vector<Share> united = sharesOf(whole, traffic.allocations);
+  // The stretch that is touched: a little longer than the one between the outermost of n runs, by 2 of n - 1 parts.
+  const auto sizeOf = [&](size_t i) {
+    const double between = kSectorBytes * (1.0 + united[i].last - united[i].first);
+    const double size = traced > 1 ? between * (traced + 1) / (traced - 1) : between;
+    return std::min(size, static_cast<double>(traffic.allocations[i].bytes));
+  };
   const auto total = [&](size_t i, double Share::*number) {
+    if (united[i].sectors == 0) return Total{};
     double sum = 0;
     for (const std::vector<Share>& shares : ofRuns) sum += shares[i].*number;
-    return extrapolate(sum, united[i].*number, traced, runs, static_cast<double>(traffic.allocations[i].bytes));
+    return extrapolate(sum, united[i].*number, traced, runs, sizeOf(i));
   };
   const double l2 = card.l2Bytes / card.l2Copies;
   double all = 0;  // bytes that pass through the L2
