@@ -159,9 +159,9 @@ def read_counters(path: Path) -> list[Counted]:
             launch = launches.setdefault(
                 row["ID"], Counted(row["Kernel Name"], (row["Grid Size"], row["Block Size"]), {})
             )
+            launch.values[row["Metric Name"]] = float(row["Metric Value"].replace(",", ""))
             if row["Metric Unit"] not in BASE_UNITS:
                 raise Stop(f"{path}: {row['Metric Name']} in {row['Metric Unit']}: profile with --print-units base")
-            launch.values[row["Metric Name"]] = float(row["Metric Value"].replace(",", ""))
         except (KeyError, AttributeError, ValueError):
             raise Stop(f"{path}: a row that is none of ncu's long form: {list(row.values())[-3:]}") from None
     if not launches:
