@@ -98,10 +98,12 @@ def test_l1_answers_what_was_read_before(trace):
     assert (record["l1_bytes"], record["l2_bytes"]) == ((8 + 4) * 32, (4 + 4) * 32)
 
 
-def test_lanes_add_to_one_word(trace):
-    record = traffic(trace, "atomics")
-    assert (record["global_atomic_requests"], record["global_atomic_sectors"]) == (1, 1)
-    assert record["compulsory_bytes"] == 4
+@pytest.mark.parametrize(("case", "sectors"), [("atomics", 1), ("floatAtomics", 2)])
+def test_atomics(trace, case, sectors):
+    record = traffic(trace, case)
+    assert (record["global_atomic_requests"], record["global_atomic_sectors"]) == (1, sectors)
+    assert record["global_load_requests"] == 0
+    assert record["compulsory_bytes"] == {"atomics": 4, "floatAtomics": 64}[case]
 
 
 def test_asynchronous_copies_pass_l1_by(trace):

@@ -42,6 +42,7 @@ __global__ void twice(const float* in, float* out) {
   out[threadIdx.x] = sum;
 }
 __global__ void atomics(const float*, float* out) { atomicAdd(reinterpret_cast<int*>(out), 1); }
+__global__ void floatAtomics(const float*, float* out) { atomicAdd(out + threadIdx.x % 16, 1.0f); }
 __global__ void asyncCopies(const float* in, float* out) {
   __shared__ float4 tile[32];
   __pipeline_memcpy_async(&tile[threadIdx.x], in + 4 * threadIdx.x, 16);
@@ -131,8 +132,8 @@ struct Case {
   }
 const std::map<std::string, Case> kCases = {ONE_WARP(stride0), ONE_WARP(stride1), ONE_WARP(stride2), ONE_WARP(stride8),
     ONE_WARP(stride32), ONE_WARP(misaligned), ONE_WARP(halfWarp), ONE_WARP(wholeFloat4), ONE_WARP(membersOfFloat4),
-    ONE_WARP(doubles), ONE_WARP(twice), ONE_WARP(atomics), ONE_WARP(asyncCopies), ONE_WARP(row), ONE_WARP(column),
-    ONE_WARP(paddedColumn), ONE_WARP(broadcast), ONE_WARP(sharedStride2), ONE_WARP(sharedStride4),
+    ONE_WARP(doubles), ONE_WARP(twice), ONE_WARP(atomics), ONE_WARP(floatAtomics), ONE_WARP(asyncCopies), ONE_WARP(row),
+    ONE_WARP(column), ONE_WARP(paddedColumn), ONE_WARP(broadcast), ONE_WARP(sharedStride2), ONE_WARP(sharedStride4),
     ONE_WARP(rowOfFloat2), ONE_WARP(rowOfFloat4), ONE_WARP(everyOtherFloat4), ONE_WARP(pairsOfFloat4),
     {"copyBlocks", {copyBlocks, 16, 256}}, {"copyManyBlocks", {copyBlocks, 10000, 256}},
     {"raceBetweenWarps", {raceBetweenWarps, 1, 64}}, ONE_WARP(raceInWarp), ONE_WARP(orderedInWarp),
@@ -151,7 +152,7 @@ int main(int argc, char** argv) {
     if (cudaMalloc(&in, words * sizeof(float)) != cudaSuccess) return 1;
     if (cudaMalloc(&out, words * sizeof(float)) != cudaSuccess) return 1;
     cudaMemcpy(in, host.data(), host.size(), cudaMemcpyHostToDevice);
-    if (found->first == "atomics") cudaMemset(out, 0, words * sizeof(float));
+    if (found->first == "atomics" || found->first == "floatAtomics") cudaMemset(out, 0, words * sizeof(float));
     const float* from = found->first == "hostPointer" ? reinterpret_cast<const float*>(host.data()) : in;
     kernel<<<blocks, threads>>>(from, out);
     cudaFree(in);
