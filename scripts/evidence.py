@@ -2,6 +2,7 @@
 """Record what the days measure on a GPU, prove that the records are whole, and set another run beside them.
 
   record   on a machine with a GPU: build the days for it, run them, write profile/<gpu>/ (all of it or nothing)
+  record-fleet  on one with several: run a day on each GPU alone and on all at once, write profile/<gpu>-x<number>/
   verify   fail if a recorded file was edited, is missing, too much or stale, or if a README shows anything else
   charts   write what follows from the recorded lines: the merged counters, the charts and their tables
   readme   write the recorded tables and the source snippets into the READMEs; --check only compares
@@ -11,6 +12,8 @@ profile/<gpu>/manifest.json says where every file of its folder comes from: `day
 driver, toolkit, date, revision and commands; `files` holds for each file its SHA-256, its number of bytes, four hex
 digits per line (to name an edited line), the day's source and that source's digest *as code*, which no comment and no
 white space changes, and every token does.
+
+The manifest of several GPUs has `cards`, their UUIDs; its lines are the files of scripts/fleet.py.
 
 What follows from the recorded lines has no entry in the manifest: verify makes it again and compares every byte.
 
@@ -41,7 +44,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable
 
+import bench_ingest
 import counters
+import fleet
 import plot_roofline
 import predict
 import rooflines
@@ -71,7 +76,10 @@ COMPILE_TIME = ("t4", "resources.")
 
 # What joins a day's lines with its counters, in the day's own folder; and all names of what may follow from the lines.
 MERGER = "merge_dram.py"
-DERIVED = re.compile("|".join(["day[0-9]{2}-(merged[.]jsonl|predicted[.]txt)", *map(re.escape, plot_roofline.NAMES)]))
+FLEET_TABLE = "-fleet.txt"
+DERIVED = re.compile(
+    "|".join(["day[0-9]{2}-(merged[.]jsonl|(fleet|predicted)[.]txt)", *map(re.escape, plot_roofline.NAMES)])
+)
 # What a CPU build predicts of a day's kernels on this card. It needs no GPU, so that a test makes it again.
 PREDICTION = re.compile("day([0-9]{2})-predicted[.]jsonl")
 
@@ -80,6 +88,7 @@ TIMELINE_DAYS = (56,)
 TIMELINE = "-timeline.json"
 
 AGAIN = "record again on the GPU: scripts/evidence.py record"
+AGAIN_FLEET = "record again on the GPUs: scripts/evidence.py record-fleet"
 DRAW = "scripts/evidence.py charts writes it"
 RESTORE = "restore the file, or " + AGAIN
 
@@ -350,6 +359,7 @@ DAY_KEYS = {
     **dict.fromkeys(("source", "flags", "revision", "utc", "uuid", "driver", "toolkit", "host_compiler"), str),
     **{"profiler": str, "counters": str, "resources": str, "commands": list},
 }
+FLEET_DAY_KEYS = {key: DAY_KEYS[key] for key in DAY_KEYS if key not in ("uuid", "profiler", "counters", "resources")}
 FILE_KEYS = {"sha256": str, "bytes": int, "lines": str, "source": str, "code": str}
 
 
@@ -373,7 +383,8 @@ def read_manifest(folder: Path, shown: str) -> dict:
             version = manifest["schema"]
             raise Stop(f"{shown}: schema {version}, this script knows {MANIFEST_SCHEMA}: take the matching one")
         checks = [("manifest", manifest, MANIFEST_KEYS)]
-        checks += [(f"day {int(day)}", entry, DAY_KEYS) for day, entry in manifest["days"].items()]
+        day_keys = FLEET_DAY_KEYS if manifest.get("cards") else DAY_KEYS
+        checks += [(f"day {int(day)}", entry, day_keys) for day, entry in manifest["days"].items()]
         checks += [(name, entry, FILE_KEYS) for name, entry in manifest["files"].items()]
         for name, entry, keys in checks:
             for key, kind in keys.items():
@@ -438,6 +449,68 @@ def check_run(run: Records, shown: str, wanted: dict, reports: dict[str, dict]) 
     return problems
 
 
+def check_one_card(
+    day: int, manifest: dict, contents: dict[str, bytes], shown: str, refuse: Refusal, reports: dict[str, dict]
+) -> tuple[list[str], int]:
+    """Return what is wrong with a day's files of one GPU, and how many JSON lines they have."""
+    entry = manifest["days"][str(day)]
+    endings = [".jsonl", ".txt", *(ending for ending, _ in counters.PASSES if entry["counters"] == "taken")]
+    endings += ["-resources.txt"] * (entry["resources"] == "taken")
+    endings += [TIMELINE] * (entry.get("timeline") == "taken")
+    missing = [file_of(day, ending) for ending in endings if file_of(day, ending) not in manifest["files"]]
+    problems = [f"{shown}/manifest.json: does not list {name}: {AGAIN}" for name in missing]
+    name = file_of(day, ".jsonl")
+    if name not in contents:
+        return problems, 0
+    wanted = {"day": day, "backend": "cuda", "device": manifest["device"]}
+    wanted.update(uuid=entry["uuid"], revision=entry["revision"])
+    try:
+        run = read_run(contents[name], f"{shown}/{name}", refuse)
+    except Stop as stop:
+        return [*problems, *(f"{problem}: {RESTORE}" for problem in str(stop).splitlines())], 0
+    return problems + check_run(run, f"{shown}/{name}", wanted, reports), len(run)
+
+
+def check_fleet_day(
+    day: int, manifest: dict, contents: dict[str, bytes], shown: str, refuse: Refusal, reports: dict[str, dict]
+) -> tuple[list[str], int]:
+    """Return what is wrong with a day's files of several GPUs, and how many JSON lines they have.
+
+    Every launch must be whole, and every card must have run solo and together.
+    """
+    wanted = {"day": day, "backend": "cuda", "device": manifest["device"]}
+    wanted["revision"] = manifest["days"][str(day)]["revision"]
+    problems: list[str] = []
+    launches: dict[str, list[dict]] = {}
+    lines = 0
+    for name in sorted(name for name in contents if name.startswith(file_of(day, "-")) and name.endswith(".jsonl")):
+        where = f"{shown}/{name}"
+        try:
+            run = read_run(contents[name], where, refuse)
+        except Stop as stop:
+            problems += [f"{problem}: {RESTORE}" for problem in str(stop).splitlines()]
+            continue
+        lines += len(run)
+        problems += check_run(run, where, wanted, reports)
+        records = [record for _, record in run]
+        if [record["record"] for record in records].count("fleet") != 1 or records[1]["record"] != "fleet":
+            problems.append(f"{where}:2: a fleet record must stand second and only there: {AGAIN_FLEET}")
+        elif records[0]["uuid"] not in manifest["cards"]:
+            problems.append(f"{where}:1: {records[0]['uuid']} is none of the manifest's cards: {AGAIN_FLEET}")
+        else:
+            launches.setdefault(records[1]["launch"], []).append({**records[1], "uuid": records[0]["uuid"]})
+    for there in launches.values():
+        problems += [
+            f"{shown}: day {day}, {there[0]['mode']}, launch {there[0]['launch']}: no {name}: {AGAIN_FLEET}"
+            for name in fleet.missing(there)
+        ]
+    ran = {(record["mode"], record["uuid"]) for there in launches.values() for record in there}
+    for mode in ("solo", "together"):
+        lacking = [card for card in manifest["cards"] if (mode, card) not in ran]
+        problems += [f"{shown}: day {day}: {card} has no run {mode}: {AGAIN_FLEET}" for card in lacking]
+    return problems, lines
+
+
 def check_folder(folder: Path, shown: str, root: Path, refuse: Refusal) -> tuple[list[str], int, int]:
     """Return what is wrong with one GPU's folder, and how many files and JSON lines it holds.
 
@@ -458,21 +531,9 @@ def check_folder(folder: Path, shown: str, root: Path, refuse: Refusal) -> tuple
             problems.append(f"{shown}/{name}: was empty when it was recorded: {AGAIN}")
 
     for day, entry in manifest["days"].items():
-        endings = [".jsonl", ".txt", *(ending for ending, _ in counters.PASSES if entry["counters"] == "taken")]
-        endings += ["-resources.txt"] * (entry["resources"] == "taken")
-        endings += [TIMELINE] * (entry.get("timeline") == "taken")
-        missing = [file_of(int(day), ending) for ending in endings if file_of(int(day), ending) not in files]
-        problems += [f"{shown}/manifest.json: does not list {name}: {AGAIN}" for name in missing]
-        name = file_of(int(day), ".jsonl")
-        if name in contents:
-            wanted = {"day": int(day), "backend": "cuda", "device": manifest["device"]}
-            wanted.update(uuid=entry["uuid"], revision=entry["revision"])
-            try:
-                run = read_run(contents[name], f"{shown}/{name}", refuse)
-                lines += len(run)
-                problems += check_run(run, f"{shown}/{name}", wanted, reports)
-            except Stop as stop:
-                problems += [f"{problem}: {RESTORE}" for problem in str(stop).splitlines()]
+        check_day = check_fleet_day if manifest.get("cards") else check_one_card
+        found, lines_here = check_day(int(day), manifest, contents, shown, refuse, reports)
+        problems, lines = problems + found, lines + lines_here
         if (root / entry["source"]).is_file():
             flags = " ".join(read_day(root, entry["source"]).flags)
             if flags != entry["flags"]:
@@ -500,7 +561,7 @@ def merge_counters(folder: Path, shown: str, root: Path, manifest: dict) -> dict
     for day, entry in manifest["days"].items():
         script = root / Path(entry["source"]).parent / MERGER
         exports = [file_of(int(day), ending) for ending, _ in counters.PASSES]
-        if entry["counters"] != "taken" or not script.is_file():
+        if entry.get("counters") != "taken" or not script.is_file():
             continue
         name = file_of(int(day), "-merged.jsonl")
         with tempfile.TemporaryDirectory(prefix="cuda-days-") as temporary:
@@ -532,9 +593,22 @@ def compare_predictions(folder: Path, shown: str) -> dict[str, bytes]:
     return texts
 
 
+def fleet_table(folder: Path, day: int) -> bytes:
+    """Return what scripts/bench_ingest.py report --fleet says of a day's runs. Raises Stop."""
+    with tempfile.TemporaryDirectory(prefix="cuda-days-") as temporary:
+        db = Path(temporary, "fleet.sqlite")
+        try:
+            bench_ingest.ingest(map(str, sorted(folder.glob(file_of(day, "-*.jsonl")))), db)
+            return bench_ingest.as_table(bench_ingest.make_fleet_report(db)).encode("utf-8")
+        except bench_ingest.Refused as refused:
+            raise Stop(str(refused)) from None
+
+
 def derive(folder: Path, shown: str, root: Path) -> dict[str, bytes]:
     """Return all that follows from the recorded lines of a GPU's folder, by file name. Raises Stop."""
     manifest = read_manifest(folder, shown)
+    if manifest.get("cards"):
+        return {file_of(int(day), FLEET_TABLE): fleet_table(folder, int(day)) for day in manifest["days"]}
     files = {**merge_counters(folder, shown, root, manifest), **compare_predictions(folder, shown)}
     with tempfile.TemporaryDirectory(prefix="cuda-days-") as temporary:
         lines = {name: (folder / name).read_bytes() for name in manifest["files"] if name.endswith(".jsonl")}
@@ -969,8 +1043,9 @@ def keep_others(target: Path, shown: str, manifest: dict) -> dict[str, bytes]:
     if strangers:
         raise Stop(f"{shown}/{strangers[0]}: not in the manifest, so it would be lost: move it away first")
     old = old or {**manifest, "days": {}, "files": {}}
-    if old["device"] != manifest["device"]:
-        raise Stop(f"{shown}: holds {old['device']}, this is {manifest['device']}: name another folder with --gpu")
+    if (old["device"], old.get("cards")) != (manifest["device"], manifest.get("cards")):
+        there, here = (" ".join([of["device"], *of.get("cards", [])]) for of in (old, manifest))
+        raise Stop(f"{shown}: holds {there}, this is {here}: name another folder with --gpu")
     days = {day: entry for day, entry in old["days"].items() if day not in manifest["days"]}
     sources = {entry["source"] for entry in days.values()}
     files = {name: entry for name, entry in old["files"].items() if entry["source"] in sources}
@@ -985,7 +1060,6 @@ def keep_others(target: Path, shown: str, manifest: dict) -> dict[str, bytes]:
 def record(options: argparse.Namespace) -> int:
     """Record days on this machine's GPU into a whole new folder, then put it in place. Returns the exit code."""
     root: Path = options.root
-    refuse = schema_refusal(root)
     contents: dict[str, bytes] = {}
     manifest: dict[str, Any] = {"schema": MANIFEST_SCHEMA, "device": "", "days": {}, "files": {}}
     with tempfile.TemporaryDirectory(prefix="cuda-days-") as temporary:
@@ -998,13 +1072,24 @@ def record(options: argparse.Namespace) -> int:
             manifest["device"] = device
             manifest["files"].update({name: describe_file(data, day.source, code) for name, data in files.items()})
             contents.update(files)
+    name = options.gpu or folder_name(manifest["device"])
+    shown, lines = put_in_place((options.out or root / "profile").resolve() / name, contents, manifest, root)
+    print(f"{shown}: recorded {len(contents)} files, {lines} JSON lines on {manifest['device']}")
+    print("The charts follow from them: scripts/evidence.py charts; then the pages: scripts/evidence.py readme")
+    return 0
+
+
+def put_in_place(target: Path, contents: dict[str, bytes], manifest: dict, root: Path) -> tuple[str, int]:
+    """Check what was recorded and put it where it belongs, all or nothing. Raises Stop.
+
+    Returns the folder's name and how many JSON lines were recorded.
+    """
+    refuse = schema_refusal(root)
     if refuse is None:
         # No reason to stop on a borrowed GPU: verify, part of every test run, holds the lines to the schema.
         print("jsonschema is not installed here: the lines got a brief check, scripts/evidence.py verify does the rest")
         refuse = refuse_minimally
-
-    out = (options.out or root / "profile").resolve()
-    target = out / (options.gpu or folder_name(manifest["device"]))
+    out = target.parent
     shown = os.path.relpath(target, root) if root in target.parents else str(target)
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=out) as temporary:
@@ -1014,7 +1099,6 @@ def record(options: argparse.Namespace) -> int:
         problems, _, lines = check_folder(staged, shown, root, refuse)
         if problems:
             raise Stop("\n".join([*problems, f"{shown}: nothing was written"]))
-        recorded = len(contents)
         write_folder(staged, keep_others(target, shown, manifest), manifest)
         try:
             for name, data in merge_counters(staged, shown, root, manifest).items():
@@ -1029,8 +1113,59 @@ def record(options: argparse.Namespace) -> int:
             if old.exists():
                 old.rename(target)
             raise
-    print(f"{shown}: recorded {recorded} files, {lines} JSON lines on {manifest['device']}")
-    print("The charts follow from them: scripts/evidence.py charts; then the pages: scripts/evidence.py readme")
+    return shown, lines
+
+
+def record_fleet_day(bench: Bench, day: Day, launches: int) -> tuple[dict[str, bytes], dict]:
+    """Build a day and run it on every GPU, solo and together in turn. Returns its files and its manifest entry."""
+    print(f"day {day.number:02d}: building for sm_{', sm_'.join(bench.archs)}", flush=True)
+    commands = [bench.build(day)]
+    files = {}
+    for launch in range(1, launches + 1):
+        for mode in ("solo", "together"):
+            out = f"{file_of(day.number, '')}-{mode}-{launch}"
+            words = ["run", *["--solo"] * (mode == "solo"), "--out", out, f"./{day.program}"]
+            done = bench.run([sys.executable, str(Path(fleet.__file__).resolve()), *words])
+            if done.returncode != 0:
+                raise Stop(f"{day.source}: scripts/fleet.py {shlex.join(words)}: {done.stderr}")
+            commands.append(f"scripts/fleet.py {shlex.join(words)}")
+            files.update({file.name: file.read_bytes() for file in (bench.folder / out).glob("*.jsonl")})
+            print(f"day {day.number:02d}: {done.stdout.decode('utf-8', 'replace').strip()}", flush=True)
+    entry = {
+        "source": day.source,
+        "flags": " ".join(day.flags),
+        "revision": bench.revision,
+        "utc": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "driver": bench.driver,
+        "toolkit": bench.toolkit,
+        "host_compiler": bench.host_compiler,
+        "commands": commands,
+    }
+    return files, entry
+
+
+def record_fleet(options: argparse.Namespace) -> int:
+    """Record days on all of this machine's GPUs, each alone and all at once, into one folder. Returns the exit code."""
+    root: Path = options.root
+    contents: dict[str, bytes] = {}
+    manifest: dict[str, Any] = {"schema": MANIFEST_SCHEMA, "device": "", "cards": [], "days": {}, "files": {}}
+    with tempfile.TemporaryDirectory(prefix="cuda-days-") as temporary:
+        bench = Bench(root, Path(temporary), options.arch, options.revision)
+        for day in find_days(root, options.day):
+            code = code_digest(root / day.source)
+            files, manifest["days"][str(day.number)] = record_fleet_day(bench, day, options.launches)
+            manifest["files"].update({name: describe_file(data, day.source, code) for name, data in files.items()})
+            contents.update(files)
+    runs = [strict_json(data.split(b"\n", 1)[0].decode("utf-8")) for data in contents.values()]
+    devices = sorted({run["device"] for run in runs})
+    manifest["device"], manifest["cards"] = devices[0], sorted({run["uuid"] for run in runs})
+    if len(devices) > 1:
+        raise Stop(f"GPUs of several models ({', '.join(devices)}): choose with CUDA_VISIBLE_DEVICES")
+    name = options.gpu or f"{folder_name(manifest['device'])}-x{len(manifest['cards'])}"
+    shown, lines = put_in_place((options.out or root / "profile").resolve() / name, contents, manifest, root)
+    cards = f"{len(manifest['cards'])} x {manifest['device']}"
+    print(f"{shown}: recorded {len(contents)} files, {lines} JSON lines on {cards}")
+    print("The tables follow from them: scripts/evidence.py charts; then the pages: scripts/evidence.py readme")
     return 0
 
 
@@ -1110,7 +1245,10 @@ def compare(options: argparse.Namespace) -> int:
     folder: Path = options.folder
     if not (folder / "manifest.json").is_file():
         raise Stop(f"{folder}: no manifest.json, so nothing is recorded there: name a folder such as profile/h200")
-    recorded = sorted(int(day) for day in read_manifest(folder, str(folder))["days"])
+    manifest = read_manifest(folder, str(folder))
+    if manifest.get("cards"):
+        raise Stop(f"{folder}: holds several cards, and compare is for one: scripts/bench_ingest.py report --fleet")
+    recorded = sorted(int(day) for day in manifest["days"])
 
     def recorded_run(day: Any, shown: str) -> Records:
         if day not in recorded:
@@ -1168,17 +1306,21 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     bench.add_argument("--day", type=int, nargs="+", metavar="N", help="these days alone (default: all)")
     bench.add_argument("--arch", type=arch, help="build for this architecture, as 90 (default: the GPU's)")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(required=True, metavar="record|verify|charts|readme|compare")
+    commands = parser.add_subparsers(required=True, metavar="record|record-fleet|verify|charts|readme|compare")
 
     def command(function: Callable[[argparse.Namespace], int], *parents: argparse.ArgumentParser):
-        added = commands.add_parser(function.__name__, parents=[common, *parents], help=function.__doc__.split(".")[0])
+        name = function.__name__.replace("_", "-")
+        added = commands.add_parser(name, parents=[common, *parents], help=function.__doc__.split(".")[0])
         added.set_defaults(run=function)
         return added
 
-    recording = command(record, bench)
-    recording.add_argument("--out", type=Path, help="where the GPU's folder goes (default: profile)")
-    recording.add_argument("--gpu", type=gpu, help="name of the GPU's folder (default: made from the device's name)")
-    recording.add_argument("--revision", type=revision, help="revision of the sources (default: ask git)")
+    for recording in (command(record, bench), command(record_fleet, bench)):
+        recording.add_argument("--out", type=Path, help="where the GPU's folder goes (default: profile)")
+        recording.add_argument(
+            "--gpu", type=gpu, help="name of the GPU's folder (default: made from the device's name)"
+        )
+        recording.add_argument("--revision", type=revision, help="revision of the sources (default: ask git)")
+    recording.add_argument("--launches", type=int, default=3, help="of each day, solo and together (default: 3)")
     command(verify)
     command(charts)
     command(readme).add_argument("--check", action="store_true", help="write nothing; fail if a block differs")

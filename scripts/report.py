@@ -329,6 +329,10 @@ class Page:
         if not (folder / "manifest.json").is_file():
             raise Stop(f"{folder}: no manifest.json, so nothing is recorded there: name a folder such as profile/h200")
         manifest = read_manifest(folder, str(folder))
+        if manifest.get("cards"):
+            raise Stop(
+                f"{folder}: holds several cards, a page shows one or two: scripts/bench_ingest.py report --fleet"
+            )
         try:
             charts, lacking = charts_of(folder)
         except BadLines as wrong:

@@ -12,6 +12,7 @@ import sqlite3
 import statistics
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import jsonschema
@@ -188,6 +189,31 @@ def test_two_at_once_both_come_in(db, tmp_path):
     assert query(db, "SELECT count(*) FROM row JOIN run USING (run)") == [(5,)]
 
 
+def test_several_processes_do_what_one_does(tool, tmp_path, monkeypatch):
+    """The same run numbers, a run that two of them meet once, and the bad lines in order."""
+    for minute in range(9):
+        (tmp_path / f"{minute}.jsonl").write_text(a_run(minute % 7, values=(1.0, 2.0 + minute % 7)))
+    one, other = tmp_path / "one.sqlite", tmp_path / "other.sqlite"
+    said = tool.ingest([str(tmp_path)], one)
+    monkeypatch.setattr(tool, "ALONE", 0)
+    monkeypatch.setattr(tool.os, "cpu_count", lambda: 4)
+    assert len(tool.shares_of(tool.inputs([str(tmp_path)]), 4)) == 4
+    assert tool.ingest([str(tmp_path)], other) == said.replace("one", "other")
+    assert "runs added: 7 (21 records), there already: 2" in said
+    assert query(one, "SELECT * FROM run") == query(other, "SELECT * FROM run")
+    assert query(one, "SELECT * FROM row ORDER BY rowid") == query(other, "SELECT * FROM row ORDER BY rowid")
+
+    before = other.read_bytes()
+    for minute in (1, 8):
+        (tmp_path / f"{minute}.jsonl").write_text(f"{RUN}\nbad {minute}\n" + "worse\n" * 15 * (minute == 8))
+    with pytest.raises(tool.Refused) as refusal:
+        tool.ingest([str(tmp_path)], other)
+    first, second, *_, last = str(refusal.value).splitlines()
+    assert first.startswith(f"{tmp_path / '1.jsonl'}:2: ") and second.startswith(f"{tmp_path / '8.jsonl'}:2: ")
+    assert last == "nothing was changed"
+    assert other.read_bytes() == before
+
+
 # ---- what is refused: named by file and line, and nothing changes
 
 BAD = {
@@ -207,7 +233,11 @@ BAD = {
     "Infinity": (lines(RUN, ROW.replace('"percent":', '"percent":-Infinity,"x":')).encode(), 2, ["-Infinity"]),
     "number that overflows": (lines(RUN, ROW.replace('"percent":', '"percent":1e999,"x":')).encode(), 2, ["percent"]),
     "key twice": (lines(RUN, ROW.replace('"day":5', '"day":5,"day":6')).encode(), 2, ['"day" is there twice']),
-    "unknown record": (lines(RUN, {"record": "sgemm"}).encode(), 2, ['record is "sgemm"', "run, check, ceiling"]),
+    "unknown record": (
+        lines(RUN, {"record": "sgemm"}).encode(),
+        2,
+        ['record is "sgemm"', "run, fleet, check, ceiling"],
+    ),
     "record of another type": (lines(RUN, {"record": []}).encode(), 2, ["record is []"]),
     "no record": (lines(RUN, {}).encode(), 2, ["record is null"]),
     "rows before a run": (lines(ROW, ROW, RUN).encode(), 1, ["row record before any run record"]),
@@ -592,7 +622,159 @@ def test_bad_usage(arguments, part):
     assert part in result.stderr
 
 
+# ---- report --fleet
+
+
+def fleet_run(card, mode, launch, value, node="a", began=0.0, node_cards=2, **more):
+    """Return the lines of a run of a fleet: one ceiling of `value` GB/s on card number `card`."""
+    head = {**json.loads(RUN), "uuid": f"GPU-{card:08x}-0000-0000-0000-000000000000"}
+    stay = {"record": "fleet", "day": 49, "launch": f"{launch:012x}", "mode": mode, "node": node * 12, **more}
+    stay.update(rank=card, ranks=2, card=0, cards=1, node_cards=node_cards, began=1e9 + began, seconds=10.0)
+    ceiling = json.loads(next(line for line in GPU_LINES if line.startswith('{"record":"ceiling"') and "GB/s" in line))
+    return lines(head, stay, {**ceiling, "value": value})
+
+
+def fleet_report(db, tmp_path, *runs):
+    """Return the rows of the report on these runs."""
+    for index, text in enumerate(runs):
+        (tmp_path / f"{index}.jsonl").write_text(text)
+    ingest(db, tmp_path)
+    return list(csv.DictReader(report(db, "--fleet", "--format", "csv").splitlines()))
+
+
+def test_each_card_stands_beside_the_fleet_and_a_slow_one_is_named(db, tmp_path):
+    # The cards' medians are 100 to 104 and 90, theirs is 101.5, the deviations 0.5 0.5 1.5 1.5 2.5 11.5.
+    values = {0: (100.0, 99.0, 120.0), 1: (101.0,), 2: (102.0,), 3: (103.0,), 4: (104.0,), 5: (90.0,)}
+    runs = [
+        fleet_run(card, "solo", 10 * card + index, value)
+        for card, of_card in values.items()
+        for index, value in enumerate(of_card)
+    ]
+    rows = fleet_report(db, tmp_path, *runs)
+    cards = [row for row in rows if row["what"] == "card"]
+    assert [float(row["value"]) for row in cards] == [90, 100, 101, 102, 103, 104]
+    assert [(row["uuid"][:12], row["note"]) for row in cards if row["note"]] == [
+        ("GPU-00000005", "outlier: 11 % below the median")
+    ]
+    assert (cards[1]["runs"], cards[1]["low"], cards[1]["high"]) == ("3", "99.0", "120.0")
+    (fleet,) = (row for row in rows if row["what"] == "fleet")
+    assert [float(fleet[key]) for key in ("cards", "runs", "value", "mad", "low", "high")] == [
+        6,
+        8,
+        101.5,
+        1.5,
+        90,
+        104,
+    ]
+    assert float(cards[0]["percent"]) == pytest.approx(100 * 90 / 101.5)
+
+
+def test_three_deviations_below_are_no_outlier_yet(db, tmp_path):
+    """The median is 100 and the deviations 0 1 1 3 4: the MAD is 1, so 97 is at the limit and 96 below."""
+    runs = [fleet_run(card, "solo", card, value) for card, value in enumerate((100.0, 101.0, 99.0, 97.0, 104.0))]
+    assert not any(row["note"] for row in fleet_report(db, tmp_path, *runs) if row["what"] == "card")
+    runs[3] = fleet_run(3, "solo", 9, 95.0)
+    (tmp_path / "3.jsonl").unlink()
+    db.unlink()
+    named = [row["uuid"][:12] for row in fleet_report(db, tmp_path, *runs) if row["note"] and row["what"] == "card"]
+    assert named == ["GPU-00000003"]
+
+
+def test_the_sums_of_a_node_stand_side_by_side(db, tmp_path):
+    runs = [fleet_run(card, "solo", 1, value) for card, value in ((0, 100.0), (1, 102.0))]
+    runs += [fleet_run(card, "together", 2, value, began=card) for card, value in ((0, 99.0), (1, 98.0))]
+    runs += [fleet_run(card, "together", 3, value) for card, value in ((0, 97.0), (1, 101.0))]
+    runs += [fleet_run(0, "together", 4, 500.0)]  # lost its other card: no sum of the node
+    runs += [fleet_run(7, "solo", 5, 50.0, node="b"), fleet_run(8, "together", 6, 40.0, node="c")]
+    rows = [row for row in fleet_report(db, tmp_path, *runs) if row["what"] == "node"]
+    shown = [[row[key] for key in ("node", "mode", "cards", "runs", "value", "percent", "note")] for row in rows]
+    assert shown == [
+        ["a" * 12, "solo", "2", "2", "202.0", "", ""],
+        ["a" * 12, "together", "2", "4", "197.5", str(100 * 197.5 / 202), "all at once for 82 % of the time"],
+        ["b" * 12, "solo", "1", "1", "50.0", "", "1 of 2 cards"],
+        ["c" * 12, "together", "1", "1", "40.0", "", "1 of 2 cards; all at once for 100 % of the time"],
+    ]
+    assert (rows[1]["low"], rows[1]["high"]) == ("197.0", "198.0")
+
+
+def test_a_host_is_shown_where_it_was_recorded_and_runs_by_hand_are_single(db, tmp_path):
+    rows = fleet_report(db, tmp_path, fleet_run(0, "solo", 1, 100.0, host="node7"), GPU.read_text())
+    cards = {(row["mode"], row["node"], row["host"]) for row in rows if row["what"] == "card"}
+    assert cards == {("solo", "node7", "node7"), ("single", "", "")}
+
+
+def test_the_fleet_as_a_table_and_as_parquet(db, tmp_path):
+    runs = [fleet_run(card, mode, 1, 4000.0 + card) for card in range(4) for mode in ("solo", "together")]
+    rows = fleet_report(db, tmp_path, *runs)
+    table = report(db, "--fleet").splitlines()
+    assert table[0] == "NVIDIA H200, day 30, ceiling-copy, GB/s"
+    assert max(map(len, table)) <= 100
+    assert len(table) == 2 + len(rows) == 2 + 2 * (4 + 1 + 1)
+    pytest.importorskip("duckdb")
+    assert report(db, "--fleet", "--format", "parquet", "--out", tmp_path / "x.parquet") == ""
+
+
 # ---- speed
+
+
+def simulated(card, day_lines, repetition, source):
+    """Return a run that a card made of a recorded one: all times and rates a little different, in a launch of eight."""
+    head, *rest = day_lines
+    head = {
+        **head,
+        "uuid": f"GPU-{card:08x}-0000-0000-0000-000000000000",
+        "utc": f"2026-12-{repetition + 1:02}T00:00:00Z",
+    }
+    mode = ("solo", "together")[repetition % 2]
+    stay = {"record": "fleet", "day": head["day"], "launch": f"{repetition:012x}", "mode": mode}
+    stay.update(
+        node=f"{card // 8:012x}", rank=card % 8, ranks=8, card=0, cards=1, node_cards=8, began=1e9, seconds=20.0
+    )
+    factor = source.uniform(0.95, 1.05)
+    timed = [{**line, "value": round(line["value"] * factor, 6)} if "value" in line else line for line in rest]
+    return lines(head, stay, *timed)
+
+
+def seconds_to_parse(sample):
+    """Return the processor time that json.loads takes for a line of the sample."""
+    begin = time.process_time()
+    for line in sample:
+        json.loads(line)
+    return (time.process_time() - begin) / len(sample)
+
+
+RUNS = int(os.environ.get("CUDA_DAYS_SIMULATED_RUNS") or 200)
+
+
+def test_simulated_runs_of_all_days_within_their_share_of_a_minute(db, tmp_path):
+    """Ten thousand, 3.8 million records, may take a minute on two cores, 120 s of processor time; 200 are a fiftieth.
+
+    Processor time, because other tests run beside this one, and by what json.loads takes meanwhile: 7.8 microseconds
+    for a line if nothing else runs, more if two programs share a core. CUDA_DAYS_SIMULATED_RUNS=10000 makes it all.
+    """
+    recorded = sorted((SCRIPTS.parent / "profile" / "h200").glob("day[0-9][0-9].jsonl"))
+    days = [[json.loads(line) for line in file.read_text().splitlines()] for file in recorded]
+    assert len(days) == 4
+    source = random.Random(9)
+    cards = max(1, RUNS // 320) * 8
+    for number in range(RUNS):
+        text = simulated(number % cards, days[number // cards % 4], number // cards // 4, source)
+        (tmp_path / f"{number:05}.jsonl").write_text(text)
+    sample = [line for file in recorded for line in file.read_text().splitlines()] * 10
+    paces = [seconds_to_parse(sample)]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    printed = ingest(db, tmp_path)
+    paces.append(seconds_to_parse(sample))
+    assert f"runs added: {RUNS} (" in printed and "there already: 0" in printed
+    assert len(report(db, "--format", "csv").splitlines()) > cards * 600
+    fleet = list(csv.DictReader(report(db, "--fleet", "--format", "csv").splitlines()))
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    paces.append(seconds_to_parse(sample))
+    start = 1.0  # seconds for three programs to start, and for the first of each kind of line
+    assert spent < (start + 120 * RUNS / 10_000) * max(1.0, statistics.mean(paces) / 7.8e-6)
+    assert {row["what"] for row in fleet} == {"card", "fleet", "node"}
+    assert {row["cards"] for row in fleet if row["what"] == "node"} == {"8"}
 
 
 def test_a_hundred_thousand_rows_within_six_seconds_of_one_core(db, tmp_path):

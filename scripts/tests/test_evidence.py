@@ -1459,3 +1459,120 @@ def test_the_real_sample_lines_fit_what_is_expected_here(source_dir):
     """The lines made up above have the shape of the schema, so a change of the schema shows here first."""
     refuse = EVIDENCE.schema_refusal(source_dir)
     assert len(EVIDENCE.read_run(run_lines().encode(), "sample", refuse)) == 8
+
+
+# ---- several GPUs
+
+CARDS = ["GPU-00000000-1111-2222-3333-444444444444", "GPU-00000001-1111-2222-3333-444444444444"]
+# Runs the fake day as one of two cards: its program does not know --device.
+TWO_CARDS = """\
+case "$*" in *9999*) echo "--device 9999 is out of range: valid is 0 to 1" >&2; exit 2 ;; esac
+for word; do device=$word; done
+[ -e "$(dirname "$0")/dies-on-$device" ] && kill -KILL $$
+sed "s|GPU-00000000|GPU-0000000$device|; s|@REV[I]SION@|@REVISION@|; s|@FL[A]GS@|@FLAGS@|" "@HERE@/day@DAY@.jsonl"
+"""
+
+
+@pytest.fixture(scope="session")
+def fleet_once(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fleet")
+    made = Repository(folder).make()
+    made.fake("program", "#!/bin/sh\n" + TWO_CARDS)
+    made.run("record-fleet", "--launches", "1", "--revision", "abc123")
+    made.run("charts")
+    made.run("readme")
+    return folder
+
+
+@pytest.fixture
+def two_cards(fleet_once, tmp_path):
+    """A repository with two recorded H200s."""
+    copy = tmp_path / "copy"
+    shutil.copytree(fleet_once, copy)
+    return Repository(copy)
+
+
+def test_two_cards_are_recorded_solo_and_together(two_cards):
+    assert "as recorded: 1 GPUs, 4 files, 36 JSON lines" in two_cards.run("verify").stdout
+    manifest = two_cards.manifest("h200-x2")
+    assert (manifest["device"], manifest["cards"]) == ("NVIDIA H200", CARDS)
+    solo, together = manifest["days"]["49"]["commands"][1:]
+    assert solo == "scripts/fleet.py run --solo --out day49-solo-1 ./fake"
+    assert together == "scripts/fleet.py run --out day49-together-1 ./fake"
+    table = (two_cards.profile / "h200-x2/day49-fleet.txt").read_text()
+    assert "ceiling-copy, GB/s" in table
+    assert sum(line.startswith("card ") for line in table.splitlines()) == 4
+    assert "holds several cards" in two_cards.run("compare", two_cards.profile / "h200-x2", code=1).stderr
+    two_cards.replace("day49-fake/fake.cu", "3.0f", "4.0f")
+    one(two_cards.red(), "day49-fake/fake.cu: its code changed since profile/h200-x2 was recorded")
+
+
+def test_nothing_is_recorded_of_a_fleet_that_lost_a_card(bare):
+    bare.fake(
+        "program", "#!/bin/sh\n" + TWO_CARDS.replace('"$(dirname "$0")/dies-on-$device"', "@HERE@/dies-on-$device")
+    )
+    bare.fake("dies-on-1", "")
+    assert "killed by signal 9" in bare.run("record-fleet", "--launches", "1", code=1).stderr
+    assert not bare.profile.exists()
+
+
+def forge(repository, name, change):
+    """Change a recorded file and its sums in the manifest, so that nothing but its content tells."""
+    folder = repository.profile / "h200-x2"
+    manifest = repository.manifest("h200-x2")
+    entry = manifest["files"].pop(name)
+    data = change((folder / name).read_bytes())
+    (folder / name).unlink()
+    if data is not None:
+        (folder / name).write_bytes(data)
+        manifest["files"][name] = EVIDENCE.describe_file(data, entry["source"], entry["code"])
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            lambda data: None,
+            ["no rank 0 of 1, card 1 of 2", "GPU-00000001-1111-2222-3333-444444444444 has no run solo"],
+        ),
+        (
+            lambda data: b"".join(data.splitlines(True)[:1] + data.splitlines(True)[2:]),
+            [":2: a fleet record must stand"],
+        ),
+        (lambda data: data.replace(b"GPU-00000001", b"GPU-00000007"), [":1: GPU-00000007-", "none of the manifest's"]),
+        (
+            lambda data: data.replace(b'"ok":true', b'"ok":false,"message":"x"', 1).replace(
+                b'"wrong":0', b'"wrong":1', 1
+            ),
+            ["check vector add: the check failed"],
+        ),
+        (lambda data: data.replace(b'"mode":"solo"', b'"mode":"alone"'), ["fleet: the schema refuses $.mode"]),
+        (lambda data: data.replace(b'"revision":"abc123"', b'"revision":"abc124"'), ["revision is 'abc124'"]),
+    ],
+    ids=["gone", "no fleet record", "another card", "failed", "schema", "revision"],
+)
+def test_a_fleet_that_is_no_evidence_is_refused(two_cards, change, said):
+    (name,) = (file.name for file in two_cards.profile.glob("h200-x2/*solo*card1of2*"))
+    forge(two_cards, name, change)
+    lines = two_cards.red()
+    for part in said:
+        assert any(part in line for line in lines), lines
+
+
+def test_an_edited_missing_or_extra_file_of_a_fleet_is_named(two_cards):
+    folder = two_cards.profile / "h200-x2"
+    first, second, *_ = sorted(folder.glob("*.jsonl"))
+    first.write_bytes(first.read_bytes().replace(b"4184.5", b"4284.5"))
+    second.unlink()
+    (folder / "notes.txt").write_text("x")
+    lines = two_cards.red()
+    one(lines, f"{first.name}:", "edited since it was recorded")
+    one(lines, f"{second.name}: missing")
+    one(lines, "notes.txt: not in the manifest")
+
+
+def test_the_table_of_a_fleet_is_what_its_lines_give(two_cards):
+    table = two_cards.profile / "h200-x2/day49-fleet.txt"
+    table.write_text(table.read_text().replace("4184.5", "4284.5"))
+    one(two_cards.red(), "day49-fleet.txt: not what the recorded lines give")
