@@ -48,6 +48,7 @@ import bench_ingest
 import counters
 import fleet
 import plot_roofline
+import predict
 import rooflines
 import timeline
 from resources import find_nvcc
@@ -77,8 +78,10 @@ COMPILE_TIME = ("t4", "resources.")
 MERGER = "merge_dram.py"
 FLEET_TABLE = "-fleet.txt"
 DERIVED = re.compile(
-    "|".join(["day[0-9]{2}-merged[.]jsonl", "day[0-9]{2}-fleet[.]txt", *map(re.escape, plot_roofline.NAMES)])
+    "|".join(["day[0-9]{2}-(merged[.]jsonl|(fleet|predicted)[.]txt)", *map(re.escape, plot_roofline.NAMES)])
 )
+# What a CPU build predicts of a day's kernels on this card. It needs no GPU, so that a test makes it again.
+PREDICTION = re.compile("day([0-9]{2})-predicted[.]jsonl")
 
 # The days that have something to show on a timeline: scripts/timeline.py records it and says what it must show.
 TIMELINE_DAYS = (56,)
@@ -405,7 +408,7 @@ def unlisted(folder: Path, manifest: dict | None) -> list[str]:
     gpu, prefix = COMPILE_TIME
     names = sorted(entry.name for entry in folder.iterdir())
     if manifest:
-        names = [name for name in names if not DERIVED.fullmatch(name)]
+        names = [name for name in names if not DERIVED.fullmatch(name) and not PREDICTION.fullmatch(name)]
     return [name for name in names if name not in listed and not (folder.name == gpu and name.startswith(prefix))]
 
 
@@ -574,6 +577,22 @@ def merge_counters(folder: Path, shown: str, root: Path, manifest: dict) -> dict
     return merged
 
 
+def compare_predictions(folder: Path, shown: str) -> dict[str, bytes]:
+    """Return the text that sets each day's prediction beside its counters, by file name. Raises Stop."""
+    texts = {}
+    for path in sorted(folder.iterdir()):
+        match = PREDICTION.fullmatch(path.name)
+        if not match:
+            continue
+        day = int(match[1])
+        try:
+            text = predict.to_text(path, folder / file_of(day, counters.PASSES[0][0]))
+        except predict.Stop as stop:
+            raise Stop(f"{shown}/{path.name}: {str(stop).replace(str(folder), shown)}") from None
+        texts[file_of(day, "-predicted.txt")] = text.encode()
+    return texts
+
+
 def fleet_table(folder: Path, day: int) -> bytes:
     """Return what scripts/bench_ingest.py report --fleet says of a day's runs. Raises Stop."""
     with tempfile.TemporaryDirectory(prefix="cuda-days-") as temporary:
@@ -590,7 +609,7 @@ def derive(folder: Path, shown: str, root: Path) -> dict[str, bytes]:
     manifest = read_manifest(folder, shown)
     if manifest.get("cards"):
         return {file_of(int(day), FLEET_TABLE): fleet_table(folder, int(day)) for day in manifest["days"]}
-    files = merge_counters(folder, shown, root, manifest)
+    files = {**merge_counters(folder, shown, root, manifest), **compare_predictions(folder, shown)}
     with tempfile.TemporaryDirectory(prefix="cuda-days-") as temporary:
         lines = {name: (folder / name).read_bytes() for name in manifest["files"] if name.endswith(".jsonl")}
         for name, data in {**lines, **files}.items():

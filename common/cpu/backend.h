@@ -35,9 +35,6 @@ constexpr unsigned kMaxGridX = 0x7fffffff;
 constexpr unsigned kMaxGridYZ = 65535;
 constexpr size_t kSharedPerBlock = 48 << 10;
 constexpr size_t kSharedPerBlockOptin = 64 << 10;
-constexpr size_t kSharedPerSm = 64 << 10;
-constexpr int kMaxBlocksPerSm = 16;
-constexpr int kMaxThreadsPerSm = 1024;
 constexpr size_t kPage = 4096;
 constexpr size_t kAlignment = 256;  // what cudaMalloc promises
 
@@ -60,14 +57,26 @@ void flushOutput();
 
 // ---- The device and the environment: environment.cpp --------------------------------------------
 
-struct Device {
+// The sizes of a card.
+struct Card {
   const char* key;
   const char* name;
   int sms;
   int major;
   int minor;
+  int threadsPerSm;
+  int blocksPerSm;
+  size_t sharedPerSm;
+  size_t l1Bytes;  // of one SM, together with its shared memory
   int l2Bytes;
+  double l2Copies;  // of a sector that the L2 holds, on average
+  unsigned fetchBytes;  // what a sector missing in the L2 makes it read
   size_t totalBytes;
+};
+
+struct Device {
+  const char* key;
+  const Card* card;
   size_t freeBytes;
   int driverVersion;
   cudaError_t anyCall;  // what every call that needs a device gives
@@ -80,7 +89,7 @@ struct Skip {
 };
 
 struct Environment {
-  const Device& device;
+  Device device;
   std::vector<Skip> skips;
   uint64_t seed = 0;
   bool seedGiven;
@@ -90,6 +99,9 @@ struct Environment {
   Environment();
 };
 Environment& environment();
+
+// Makes the environment's device the one of this name, or fails; `asked` says who wants it.
+void pretend(const char* name, const char* asked);
 
 std::string withoutBlanks(const char* name);
 uint64_t mix(uint64_t value);
@@ -143,6 +155,11 @@ struct SharedArray {
 // What the __shared__ arrays in this kernel's own body take, not those in functions that it calls.
 size_t staticSharedBytes(const void* kernel);
 
+struct Extent {
+  char* start;
+  size_t bytes;
+};
+
 // The shared memory of the block that an OS thread runs.
 class SharedMemory {
  public:
@@ -152,6 +169,8 @@ class SharedMemory {
   const char* damage() const;  // after it: where it wrote around the dynamic part, or null
   bool holds(const char* address, size_t bytes);
   void* dynamic(size_t alignment) const;
+  // The arrays that a kernel may touch, all but those of other marked kernels, and the dynamic part.
+  std::vector<Extent> extentsOf(const void* kernel) const;
 
   // For the signal handler: whether the address lies in the dynamic part or around it.
   bool guards(const char* address) const;

@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include "backend.h"
+#include "trace.h"
 
 struct cublasContext {
   cudaStream_t stream = nullptr;
@@ -96,6 +97,7 @@ void multiply(const Product& p) {
   requireOnDevice(p.call, p.c);
   cblas_sgemm(CblasColMajor, transposed(p.opA), transposed(p.opB), p.m, p.n, reads ? p.k : 0, p.alpha, p.a.data,
       p.a.leading, p.b.data, p.b.leading, p.beta, const_cast<float*>(p.c.data), p.c.leading);
+  traceWritten(p.c.data, p.c.bytes());
 }
 
 // OpenBLAS picks its kernels by the host's processor, and old versions have picked wrong ones.

@@ -15,6 +15,7 @@
 #include <unordered_map>
 
 #include "backend.h"
+#include "trace.h"
 
 namespace cuda_cpu {
 
@@ -320,19 +321,19 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   const cudaError_t error = check(properties != nullptr);
   if (error != cudaSuccess) return error;
   if (device != 0) return note(cudaErrorInvalidDevice);
-  const Device& pretended = environment().device;
+  const Card& pretended = *environment().device.card;
   *properties = {};
   std::snprintf(properties->name, sizeof properties->name, "%s", pretended.name);
   properties->totalGlobalMem = pretended.totalBytes;
   properties->sharedMemPerBlock = kSharedPerBlock;
   properties->sharedMemPerBlockOptin = kSharedPerBlockOptin;
-  properties->sharedMemPerMultiprocessor = kSharedPerSm;
+  properties->sharedMemPerMultiprocessor = pretended.sharedPerSm;
   properties->regsPerBlock = 64 << 10;
   properties->regsPerMultiprocessor = 64 << 10;
   properties->warpSize = warpSize;
   properties->maxThreadsPerBlock = kMaxThreads;
-  properties->maxThreadsPerMultiProcessor = kMaxThreadsPerSm;
-  properties->maxBlocksPerMultiProcessor = kMaxBlocksPerSm;
+  properties->maxThreadsPerMultiProcessor = pretended.threadsPerSm;
+  properties->maxBlocksPerMultiProcessor = pretended.blocksPerSm;
   properties->maxThreadsDim[0] = kMaxThreads;
   properties->maxThreadsDim[1] = kMaxThreads;
   properties->maxThreadsDim[2] = kMaxBlockZ;
@@ -435,7 +436,7 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   if (error != cudaSuccess) return error;
   std::lock_guard<std::mutex> lock(memory().mutex);
   *free = freeBytes();
-  *total = environment().device.totalBytes;
+  *total = environment().device.card->totalBytes;
   return cudaSuccess;
 }
 
@@ -478,6 +479,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
       {cudaGraphNodeTypeMemcpy, [=] { return checkCopy(to, from, bytes, kind); },
           [=] {
             if (bytes != 0) std::memmove(to, from, bytes);
+            traceWritten(to, bytes);
             return cudaSuccess;
           },
           {}}));
@@ -492,6 +494,7 @@ cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stre
       {cudaGraphNodeTypeMemset, [=] { return checkFill(to, bytes); },
           [=] {
             if (bytes != 0) std::memset(to, value, bytes);
+            traceWritten(to, bytes);
             return cudaSuccess;
           },
           {}}));
@@ -502,11 +505,11 @@ cudaError_t cudaMemset(void* to, int value, size_t bytes) { return cudaMemsetAsy
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel) {
   const cudaError_t error = checkKernel(attributes != nullptr, kernel);
   if (error != cudaSuccess) return error;
-  const Device& device = environment().device;
+  const Card& card = *environment().device.card;
   *attributes = {};
   attributes->sharedSizeBytes = staticSharedBytes(kernel);
   attributes->maxThreadsPerBlock = kMaxThreads;
-  attributes->ptxVersion = attributes->binaryVersion = device.major * 10 + device.minor;
+  attributes->ptxVersion = attributes->binaryVersion = card.major * 10 + card.minor;
   attributes->maxDynamicSharedSizeBytes = static_cast<int>(dynamicLimit(kernel));
   attributes->preferredShmemCarveout = -1;
   return cudaSuccess;
@@ -535,7 +538,8 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(
   const size_t shared = roundUp(staticSharedBytes(kernel) + dynamicSharedBytes, kSharedGranularity);
   *blocks = 0;  // what a launch would refuse
   if (threads > kMaxThreads || dynamicSharedBytes > dynamicLimit(kernel)) return cudaSuccess;
-  *blocks = std::min(kMaxThreadsPerSm / static_cast<int>(threads), kMaxBlocksPerSm);
-  if (shared != 0) *blocks = std::min(*blocks, static_cast<int>(kSharedPerSm / shared));
+  const Card& card = *environment().device.card;
+  *blocks = std::min(card.threadsPerSm / static_cast<int>(threads), card.blocksPerSm);
+  if (shared != 0) *blocks = std::min(*blocks, static_cast<int>(card.sharedPerSm / shared));
   return cudaSuccess;
 }

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "backend.h"
+#include "trace.h"
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/asan_interface.h>
@@ -107,6 +108,7 @@ cudaError_t allocate(void** pointer, size_t bytes) {
   setSlack(allocation);
   memory().live.push_back(allocation);
   memory().used += bytes;
+  traceAllocated(allocation);
   *pointer = allocation.start;
   return cudaSuccess;
 }
@@ -120,6 +122,7 @@ cudaError_t release(void* pointer) {
   madvise(found->pages, found->pageBytes, MADV_DONTNEED);
   mprotect(found->pages, found->pageBytes, PROT_NONE);
   memory().used -= found->bytes;
+  traceReleased(found->start);
   memory().freed.push_back(*found);
   live.erase(found);
   if (memory().freed.size() > kFreedKept) unmapOldest(memory().freed);

@@ -45,6 +45,7 @@ struct NamedArray {
 struct Symbols {
   std::vector<NamedArray> arrays;  // marked by the tag that __shared__ puts in their names
   std::map<const void*, std::string> functions;
+  std::set<const void*> kernels;  // where cuda_runtime.h marks them
 
   Symbols() {
     const int file = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
@@ -75,7 +76,9 @@ struct Symbols {
         const char* name = &names[symbol.st_name];
         if (symbol.st_shndx == SHN_UNDEF) continue;
         if (ELF64_ST_TYPE(symbol.st_info) == STT_FUNC) {
-          functions[reinterpret_cast<const void*>(program.dlpi_addr + symbol.st_value)] = name;
+          const auto* function = reinterpret_cast<const void*>(program.dlpi_addr + symbol.st_value);
+          functions[function] = name;
+          if (ELF64_ST_VISIBILITY(symbol.st_other) == STV_PROTECTED) kernels.insert(function);
         } else if (ELF64_ST_TYPE(symbol.st_info) == STT_TLS && std::strstr(name, "B11cuda_shared")) {
           arrays.push_back({name, {symbol.st_value, symbol.st_size}});
         }
@@ -96,15 +99,17 @@ bool inside(const char* address, size_t bytes, const char* start, size_t size) {
 
 }  // namespace
 
-size_t staticSharedBytes(const void* kernel) {
+static bool isIn(const NamedArray& named, const void* kernel) {
   const auto found = symbols().functions.find(kernel);
-  if (found == symbols().functions.end() || found->second.compare(0, 2, "_Z") != 0) return 0;
+  if (found == symbols().functions.end() || found->second.compare(0, 2, "_Z") != 0) return false;
   // How the Itanium ABI names what is local to a function.
   const std::string prefix = "_ZZ" + found->second.substr(2) + "E";
+  return named.name.compare(0, prefix.size(), prefix) == 0;
+}
+
+size_t staticSharedBytes(const void* kernel) {
   size_t bytes = 0;
-  for (const NamedArray& named : symbols().arrays) {
-    if (named.name.compare(0, prefix.size(), prefix) == 0) bytes += named.array.bytes;
-  }
+  for (const NamedArray& named : symbols().arrays) bytes += isIn(named, kernel) ? named.array.bytes : 0;
   return bytes;
 }
 
@@ -166,6 +171,17 @@ void* SharedMemory::dynamic(size_t alignment) const {
     fail("dynamic shared memory is aligned to %zu bytes here, and %zu are asked for", kDynamicAlignment, alignment);
   }
   return dynamic_;
+}
+
+std::vector<Extent> SharedMemory::extentsOf(const void* kernel) const {
+  std::vector<Extent> extents;
+  for (const NamedArray& named : symbols().arrays) {
+    const bool isOthers = std::any_of(symbols().kernels.begin(), symbols().kernels.end(),
+        [&](const void* other) { return other != kernel && isIn(named, other); });
+    if (!isOthers) extents.push_back({threadStorage_ + named.array.offset, named.array.bytes});
+  }
+  if (dynamicBytes_ != 0) extents.push_back({dynamic_, dynamicBytes_});
+  return extents;
 }
 
 bool SharedMemory::guards(const char* address) const {

@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "backend.h"
+#include "trace.h"
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/common_interface_defs.h>
@@ -59,6 +60,7 @@ struct Launch {
   std::vector<uint16_t> orders;  // kOrders shufflings of the block's threads
   std::vector<uint16_t> warpOrders;  // kOrders shufflings of a warp's lanes
   std::atomic<uint64_t> nextBlock{0};
+  std::vector<uint64_t> chosen;  // the blocks to run; empty: all
 
   // Which shuffling: a function of seed, launch, block and phase alone, so that a seed repeats it
   // however the OS schedules the workers. The odd step makes a phase differ from the one before.
@@ -173,11 +175,13 @@ class Worker {
     blockDim = launch.block;
     gridDim = launch.grid;
     shared_.beginLaunch(launch.dynamicBytes);
+    if (isTracing()) recorder_.beginLaunch(launch.allocations, shared_.extentsOf(launch.kernel.function));
     for (;;) {
       const uint64_t first = launch.nextBlock.fetch_add(launch.chunk);
       if (first >= launch.blocks) break;
       const uint64_t last = std::min(first + launch.chunk, launch.blocks);
-      for (uint64_t number = first; number < last; ++number) runBlock(number);
+      for (uint64_t number = first; number < last; ++number)
+        runBlock(launch.chosen.empty() ? number : launch.chosen[number]);
     }
     launch_ = nullptr;
   }
@@ -231,12 +235,14 @@ class Worker {
     warp.gathering[k].arrived |= 1u << self;
     releaseGathering(current_ / 32, k);
     suspend();
+    recorder_.passedWarpOperation();
     return warp.results[self];
   }
 
   // The destination is undefined until the wait: poison, so that a reader that does not wait, or
   // that still needs what was there, shows.
-  void copyAsync(char* to, const char* from, size_t bytes, size_t zeros, Site site) {
+  void copyAsync(
+      char* to, const char* from, size_t bytes, size_t zeros, Site site, [[maybe_unused]] const void* caller) {
     if (bytes != 4 && bytes != 8 && bytes != 16) failCopy(site, "copies 4, 8 or 16 bytes at a time");
     if (zeros > bytes) failCopy(site, "fills more bytes with zeros than it copies");
     if (reinterpret_cast<uintptr_t>(to) % bytes != 0 || reinterpret_cast<uintptr_t>(from) % bytes != 0) {
@@ -245,6 +251,7 @@ class Worker {
     if (!shared_.holds(to, bytes)) {
       failCopy(site, "has a destination that does not lie in the block's shared memory");
     }
+    recorder_.asyncCopy(caller, to, from, bytes, zeros);
     AsyncCopy copy{to, bytes, {}, site};
     if (zeros < bytes) {
       if (!holdsSource(from, bytes - zeros)) {
@@ -306,7 +313,9 @@ class Worker {
     }
     finished_ = atBarrier_ = votes_ = phase_ = warpPhase_ = 0;
     startPhase();
+    recorder_.beginBlock(number);
     switchTo(*idleFiber());
+    recorder_.endBlock();
     const char* damage = shared_.damage();
     if (damage) shared_.failAt(damage, blockText(), "wrote");
   }
@@ -338,6 +347,7 @@ class Worker {
   void makeCurrent(unsigned thread) {
     current_ = thread;
     threadIdx = launch_->coordinates[thread];
+    recorder_.setThread(thread);
   }
 
   void suspend() {
@@ -370,6 +380,7 @@ class Worker {
     lastVotes_ = votes_;
     votes_ = 0;
     ++phase_;
+    recorder_.passedBarrier();
     startPhase();
   }
 
@@ -534,6 +545,7 @@ class Worker {
   std::vector<Fiber*> idle_;
   std::vector<Fiber*> fibers_;
   SharedMemory shared_;
+  Recorder recorder_;
   std::vector<AsyncCopies> copies_;  // of every thread, once a kernel makes any
   size_t lastSource_ = 0;
   uint16_t readyThreads_[kMaxThreads];
@@ -710,7 +722,16 @@ void runKernel(const Kernel& kernel, const LaunchConfig& config, const ThreadBod
     launch.allocations = memory().live;
   }
   prepare(launch, number);
-  pool().run(launch);
+  if (isTracing()) {
+    launch.chunk = 1;
+    while (!(launch.chosen = nextToTrace(kernel, config, launch.allocations)).empty()) {
+      launch.blocks = launch.chosen.size();
+      launch.nextBlock = 0;
+      pool().run(launch);
+    }
+  } else {
+    pool().run(launch);
+  }
   checkSlack((std::string("kernel ") + kernel.full).c_str());
 }
 
@@ -728,7 +749,8 @@ void* dynamicSharedMemory(size_t alignment) {
 }
 
 void copyAsync(void* to, const void* from, size_t bytes, size_t zeros, Site site) {
-  worker->copyAsync(static_cast<char*>(to), static_cast<const char*>(from), bytes, zeros, site);
+  worker->copyAsync(
+      static_cast<char*>(to), static_cast<const char*>(from), bytes, zeros, site, __builtin_return_address(0));
 }
 
 void commitCopies() { worker->commitCopies(); }

@@ -146,7 +146,7 @@ def test_every_preset_is_listed(source_dir):
         listed = subprocess.run(
             [CMAKE, f"--list-presets={kind}"], cwd=source_dir, capture_output=True, text=True, check=True
         )
-        assert re.findall(r'"([\w-]+)"', listed.stdout) == ["gpu", "t4", "cpu", "cpu-asan"]
+        assert re.findall(r'"([\w-]+)"', listed.stdout) == ["gpu", "t4", "cpu", "cpu-asan", "cpu-trace"]
 
 
 def test_revision(source_dir, tmp_path):

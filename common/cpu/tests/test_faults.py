@@ -15,6 +15,7 @@ import pytest
 TESTS = pathlib.Path(__file__).resolve().parent
 BACKEND = TESTS.parent
 CUBLAS = BACKEND / "cublas.cpp"  # a library of its own
+OTHERS = [CUBLAS, BACKEND / "trace.cpp", BACKEND / "traffic.cpp"]  # for --trace: test_trace.py
 ASAN = os.environ.get("CUDA_DAYS_ASAN") == "1"
 
 
@@ -35,7 +36,7 @@ def build(tmp_path_factory):
         running = [subprocess.Popen([*compiler, "-c", source, "-o", objects[source]]) for source in sources]
         assert [process.wait() for process in running] == [0] * len(running)
 
-    compile_all([source for source in sorted(BACKEND.glob("*.cpp")) if source != CUBLAS])
+    compile_all([source for source in sorted(BACKEND.glob("*.cpp")) if source not in OTHERS])
 
     def build_one(name):
         if name not in built:
@@ -328,7 +329,7 @@ def test_leaks_are_told_and_fail_on_request(run):
 @pytest.mark.parametrize(
     ("variable", "value", "named"),
     [
-        ("device", "t5", "t4, no-driver, no-gpu, old-driver, other-arch, small"),
+        ("device", "t5", "t4, a100, h100, h200, no-driver, no-gpu, old-driver, other-arch, small"),
         ("seed", "12x", "whole number"),
         ("seed", "-1", "whole number"),
         ("log", "yes", "0 or 1"),
