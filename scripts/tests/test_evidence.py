@@ -686,7 +686,7 @@ def test_a_day_of_matrix_products_is_recorded_shown_and_verified(repository):
     repository.add_day(44)
     repository.fake("day44.jsonl", matmul_lines())
     result = repository.run("record", "--day", "44", "--revision", "def456")
-    assert "recorded 2 files, 16 JSON lines on NVIDIA H200" in result.stdout
+    assert "recorded 4 files, 16 JSON lines on NVIDIA H200" in result.stdout  # the counters too
     assert sorted(repository.manifest()["days"]) == ["44", "49"]
     repository.write("day44-fake/README.md", README.replace("49", "44"))
     assert repository.run("readme").stdout == "day44-fake/README.md: filled in\n"
