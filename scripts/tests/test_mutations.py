@@ -18,13 +18,18 @@ from days import OTHER_KERNELS, PROFILE_ORDER
 
 @dataclass(frozen=True)
 class Fault:
-    """One planted fault: `old` (once in the source) becomes `new`; `kernel` and `says` (a pattern) must be named."""
+    """One planted fault: `old` (once in the source) becomes `new`; `kernel` and `says` (a pattern) must be named.
+
+    Faults that make their own kernel's results wrong, and nothing else, share programs, one of each kernel. One that
+    ends the program, or that other kernels show too, is planted `alone`.
+    """
 
     name: str
     kernel: str
     old: str
     new: str
     says: str = ""
+    alone: bool = False
 
 
 # What a day's checks take long over and the faults do not need: replaced like a fault, before it.
@@ -68,6 +73,7 @@ FAULTS = {
             "streamDram",
             "if (kAccess != kRead && i < count) out[i] = held[k];",
             "if (kAccess != kRead) out[i] = held[k];",
+            alone=True,
         ),
         Fault(
             "stream leaves the tail unwritten",
@@ -140,6 +146,7 @@ FAULTS = {
             "streamDram",
             "atomicAdd(&total, sum);\n  __syncthreads();",
             "atomicAdd(&total, sum);",
+            alone=True,
         ),
         Fault(
             "one FMA short",
@@ -196,36 +203,36 @@ FAULTS = {
             "matmulSharedTiled",
             "    __syncthreads();  // others may still read the tiles\n",
             "",
+            alone=True,
         ),
         Fault(
             "early rungs with A's rows and columns swapped",
             "matmulSharedTiled",
             "tileA[i / T::kK * kStepRow + (i % T::kK + e) * kStepK]",
             "tileA[kStepRow > 1 ? i % T::kK * kStepRow + i / T::kK : i / T::kK * kStepRow + (i % T::kK + e) * kStepK]",
+            alone=True,
         ),
         Fault(
             "early rungs without the last k tile",
             "matmulRegTile2dVec4",
             "first < g.k; first += T::kK",
             "first < g.k - T::kK; first += T::kK",
+            alone=True,
         ),
         Fault(
             "a tile without its barrier",
             "matmulTiled",
             "          __syncthreads();\n          const int hop",
             "          const int hop",
+            alone=True,
         ),
-        Fault(
-            "a partial tile of k skipped",
-            "matmulTiled",
-            "(g.k + T::kK - 1) / T::kK",
-            "g.k / T::kK",
-        ),
+        Fault("a partial tile of k skipped", "matmulTiled", "(g.k + T::kK - 1) / T::kK", "g.k / T::kK", alone=True),
         Fault(
             "rows and columns of the stored tiles swapped",
             "matmulTiled",
             "blockIdx.y * T::kM + i / T::kN, blockIdx.x * T::kN + i % T::kN",
             "blockIdx.x * T::kM + i / T::kN, blockIdx.y * T::kN + i % T::kN",
+            alone=True,
         ),
         Fault(
             "NaN where a tile hangs over the edge",
@@ -238,42 +245,49 @@ FAULTS = {
             "matmulTiled",
             "(lane >> 2 & (tall ? 6 : 2))",
             "(lane >> 1 & (tall ? 6 : 2))",
+            alone=True,
         ),
         Fault(
             "a store without its guard",
             "matmulTiled",
             "if (row < g.m && column + e < g.n) to[e]",
             "if (row < g.m) to[e]",
+            alone=True,
         ),
         Fault(
             "a load without its guard",
             "matmulTiled",
             "rowB + p * kRowsB < left && (",
             "rowB + p * kRowsB <= left && (",
+            alone=True,
         ),
         Fault(
             "the width of A taken for its leading dimension",
             "matmulTiled",
             "g.a + rows(row, g.lda) +",
             "g.a + rows(row, g.k) +",
+            alone=True,
         ),
         Fault(
             "the width of C taken for its leading dimension",
             "matmulTiled",
             "g.c + rows(row, g.ldc) + column",
             "g.c + rows(row, g.n) + column",
+            alone=True,
         ),
         Fault(
             "one slice of k not added",
             "matmulTiled",
             "slice < T::kSlices; ++slice",
             "slice < T::kSlices - 1; ++slice",
+            alone=True,
         ),
         Fault(
             "the front door without its test of the shape",
             "matmulTiled",
             "runsOn(row, lab) && fits(row, g) ? row.rate",
             "runsOn(row, lab) ? row.rate",
+            alone=True,
         ),
         Fault("half the FMA steps", "fmaPeak", "done += kUnroll", "done += 2 * kUnroll"),
         Fault(
@@ -290,6 +304,7 @@ FAULTS = {
             "CUDA_CHECK(cudaGraphLaunch(executable_, stream));",
             "static_cast<void>(stream);",
             r"\(graph, 16995\): 16995 of 16995 wrong, first wrong element 0 .*: got -?nan",
+            alone=True,
         ),
         Fault(
             "a capture that loses a kernel",
@@ -298,6 +313,7 @@ FAULTS = {
             "for (const Step& step : steps)\n          if (step.stage != 1) step.launch(stream);\n"
             "      cudaStreamCaptureStatus",
             r"\(graph, 16995\): .*got 3 nodes and 1 roots in the capture, want 4 and 1",
+            alone=True,
         ),
         Fault(
             "a capture with a node too many",
@@ -305,6 +321,7 @@ FAULTS = {
             "      cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;",
             "      steps.back().launch(stream);\n      cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;",
             "got 5 nodes and 1 roots in the capture, want 4 and 1",
+            alone=True,
         ),
         Fault(
             "a capture with another grid",
@@ -312,6 +329,7 @@ FAULTS = {
             "step.node.gridDim = dim3(blocks);",
             "step.node.gridDim = dim3(blocks + 1);",
             "no such kernel of 68 blocks of 256",
+            alone=True,
         ),
         Fault(
             "a launch error inside the capture",
@@ -320,6 +338,7 @@ FAULTS = {
             "cudaStreamCaptureStatus c; cudaStreamIsCapturing(stream, &c); kernel<<<blocks, c ? 2048 : kBlock, 0, "
             "stream>>>(each...);",
             "launch of kernel applyScaleBias failed: cudaErrorInvalidValue",
+            alone=True,
         ),
         Fault(
             "a capture that something ends",
@@ -327,6 +346,7 @@ FAULTS = {
             "      cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;",
             "      cudaStreamSynchronize(stream);\n      cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;",
             "its capture ended before its end",
+            alone=True,
         ),
         Fault(
             "a stale pointer",
@@ -341,22 +361,42 @@ FAULTS = {
             "for (size_t i = 0; i < steps.size(); ++i)\n      CUDA_CHECK(cudaGraphExec",
             "for (size_t i = 0; i < steps.size(); ++i)\n      if (i != 2) CUDA_CHECK(cudaGraphExec",
             r"\(graph, parameters set, 1024\)",
+            alone=True,
         ),
-        Fault("scale NaN", "applyScaleBias", "v * kScale + kBias; }", "v * kScale + NAN; }"),
-        Fault("scale infinity", "applyScaleBias", "v * kScale + kBias; }", "v * kScale + INFINITY; }"),
-        Fault("scale minus infinity", "applyScaleBias", "v * kScale + kBias; }", "v * kScale - INFINITY; }"),
-        Fault("GELU with a wrong constant", "applyGelu", "kGeluB = 0.044715f", "kGeluB = 0.04472f"),
+        Fault("scale NaN", "applyScaleBias", "v * kScale + kBias; }", "v * kScale + NAN; }", alone=True),
+        Fault("scale infinity", "applyScaleBias", "v * kScale + kBias; }", "v * kScale + INFINITY; }", alone=True),
+        Fault(
+            "scale minus infinity", "applyScaleBias", "v * kScale + kBias; }", "v * kScale - INFINITY; }", alone=True
+        ),
+        Fault("GELU with a wrong constant", "applyGelu", "kGeluB = 0.044715f", "kGeluB = 0.04472f", alone=True),
         Fault(
             "the residual of a neighbour",
             "applyAddResidual",
             "n, out, in, residual);\n}\n\ntemplate <int kWidth, bool kOverlap>",
             "n, out, in, residual + 1);\n}\n\ntemplate <int kWidth, bool kOverlap>",
+            alone=True,
         ),
-        Fault("a clamp without its upper end", "applyClampRange", "fminf(fmaxf(v, kLow), kHigh)", "fmaxf(v, kLow)"),
         Fault(
-            "a wide kernel that leaves its tail", "applyScaleBias", "i = first; i < n; ++i", "i = first; i < n - 1; ++i"
+            "a clamp without its upper end",
+            "applyClampRange",
+            "fminf(fmaxf(v, kLow), kHigh)",
+            "fmaxf(v, kLow)",
+            alone=True,
         ),
-        Fault("a wide kernel without its guard", "applyScaleBias", "if (first + kWidth <= n) {", "if (first < n) {"),
+        Fault(
+            "a wide kernel that leaves its tail",
+            "applyScaleBias",
+            "i = first; i < n; ++i",
+            "i = first; i < n - 1; ++i",
+            alone=True,
+        ),
+        Fault(
+            "a wide kernel without its guard",
+            "applyScaleBias",
+            "if (first + kWidth <= n) {",
+            "if (first < n) {",
+            alone=True,
+        ),
         Fault(
             "fused without the residual",
             "applyFused",
@@ -376,12 +416,7 @@ FAULTS = {
         Fault("add infinity", "vectorAdd", ADD, ADD.replace("a[i] + b[i]", "a[i] + INFINITY")),
         Fault("add minus infinity", "vectorAdd", ADD, ADD.replace("a[i] + b[i]", "a[i] - INFINITY")),
         Fault("add off by one", "vectorAdd", ADD, ADD.replace("b[i]", "b[i ^ 1]")),
-        Fault(
-            "add stores past the end",
-            "vectorAdd",
-            f"if (i < n) {ADD}",
-            f"if (i <= n) {ADD}",
-        ),
+        Fault("add stores past the end", "vectorAdd", f"if (i < n) {ADD}", f"if (i <= n) {ADD}", alone=True),
         Fault(
             "add walks no permutation",
             "vectorAddPermuted",
@@ -399,6 +434,7 @@ FAULTS = {
             "copyVector",
             "if (i < count) out[i] = held[k];",
             "out[i] = held[k];",
+            alone=True,
         ),
         Fault(
             "wide copy skips its last load",
@@ -459,18 +495,21 @@ FAULTS = {
             "reduceSequentialAddressing",
             "sum[threadIdx.x] += sum[threadIdx.x + stride];\n    __syncthreads();",
             "{ sum[threadIdx.x] += sum[threadIdx.x + stride]; __syncthreads(); }",
+            alone=True,
         ),
         Fault(
             "reduction reads past the end",
             "reduceSequentialAddressing",
             "sum[threadIdx.x] = i < n ? in[i] : 0.0f;",
             "sum[threadIdx.x] = in[i];",
+            alone=True,
         ),
         Fault(
             "stencil with a wrong constant",
             "heatStepGlobal",
             "east - 4.0f * centre",
             "east - 4.001f * centre",
+            alone=True,
         ),
         Fault(
             "stencil takes the ring for inside",
@@ -501,6 +540,7 @@ FAULTS = {
             "globalStride8",
             "turn < kTurns; ++turn) {\n    const int first = threadIdx.x % kWarp * kLaneStride + (turn",
             "turn < kTurns - 1; ++turn) {\n    const int first = threadIdx.x % kWarp * kLaneStride + (turn",
+            alone=True,
         ),
         Fault(
             "lanes at another stride",
@@ -513,6 +553,7 @@ FAULTS = {
             "sharedStride1",
             "words[i] = in[i];\n  __syncthreads();",
             "words[i] = in[i];",
+            alone=True,
         ),
     ],
 }
@@ -570,17 +611,36 @@ def small_source(day, source_dir):
     return source
 
 
+def programs_of(faults):
+    """Return the faults of a day as lists, each for one program."""
+    programs = [[fault] for fault in faults if fault.alone]
+    shared = []
+    for fault in faults:
+        if not fault.alone:
+            free = (program for program in shared if fault.kernel not in {other.kernel for other in program})
+            program = next(free, None)
+            if program is None:
+                shared.append(program := [])
+            program.append(fault)
+    return programs + shared
+
+
 @pytest.mark.parametrize(
-    ("day", "fault"),
-    [(day, fault) for day, faults in FAULTS.items() for fault in faults],
-    ids=lambda v: getattr(v, "name", ""),
+    ("day", "faults"),
+    [(day, faults) for day, all_faults in FAULTS.items() for faults in programs_of(all_faults)],
+    ids=lambda value: "; ".join(fault.name for fault in value) if isinstance(value, list) else value[:5],
 )
-def test_planted_fault_is_caught(day, fault, source_dir, build_dir, cxx, tmp_path):
-    source = replaced(small_source(day, source_dir), fault.old, fault.new, day)
+def test_planted_faults_are_caught(day, faults, source_dir, build_dir, cxx, tmp_path):
+    source = small_source(day, source_dir)
+    for fault in faults:
+        source = replaced(source, fault.old, fault.new, day)
     program = build_day(source, tmp_path, source_dir, build_dir, cxx)
     code, output = run_check(program)
-    assert_fails_naming(fault.kernel, code, output)
-    assert re.search(fault.says, output), f"{fault.says!r} is not said:\n{output}"
+    for fault in faults:
+        assert_fails_naming(fault.kernel, code, output)
+        assert re.search(fault.says, output), f"{fault.says!r} is not said:\n{output}"
+    if not faults[0].alone:  # each for its own fault
+        assert set(re.findall(r"^FAILED (\w+)", output, re.MULTILINE)) == {fault.kernel for fault in faults}
 
 
 @pytest.fixture(scope="module")
