@@ -175,7 +175,7 @@ def make_test(schema: dict[str, Any]) -> Callable[[Any], bool]:
                 elif keyword == "type":
                     parts.append(str(rule == "object"))
                 elif keyword == "anyOf":
-                    parts.append(f"({' or '.join(both(object_rules(choice)) for choice in rule)})")
+                    parts.append(f"({' or '.join(all_of(object_rules(choice)) for choice in rule)})")
                 elif keyword == "required":
                     parts.append(str(set(rule) <= names.keys()))
                 elif keyword == "properties":
@@ -210,10 +210,10 @@ def make_test(schema: dict[str, Any]) -> Callable[[Any], bool]:
                     parts.append("False")  # not known here: never sure
             return parts
 
-        def both(parts: list[str]) -> str:
+        def all_of(parts: list[str]) -> str:
             return "False" if "False" in parts else " and ".join(parts) or "True"
 
-        source = both(object_rules(schema))
+        source = all_of(object_rules(schema))
         return eval(f"lambda {', '.join(names.values()) if source != 'False' else '*values'}: {source}", constants)
 
     def surely_valid(value: Any) -> bool:
@@ -656,7 +656,7 @@ def make_report(db: Path) -> Report:
 
 OUTLIER = 3  # times the median absolute deviation (MAD) below the median
 FLEET_COLUMNS = {
-    **dict.fromkeys(("device",), "TEXT"),
+    "device": "TEXT",
     "day": "BIGINT",
     **dict.fromkeys(("variant", "unit", "what", "node", "host", "uuid", "mode"), "TEXT"),
     **dict.fromkeys(("cards", "runs"), "BIGINT"),

@@ -887,6 +887,7 @@ class Bench:
 
     def build(self, day: Day) -> str:
         """Compile a day for this GPU, alone in the temporary folder. Returns the command. Raises Stop."""
+        print(f"day {day.number:02d}: building for sm_{', sm_'.join(self.archs)}", flush=True)
         shutil.copyfile(self.root / day.source, self.folder / Path(day.source).name)
         flags = " ".join([*day.flags, *(f"sm_{arch}" for arch in self.archs)])
         wanted = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in self.archs]
@@ -898,6 +899,18 @@ class Bench:
         if done.returncode != 0:
             raise Stop(f"{day.source}: does not compile for sm_{', sm_'.join(self.archs)}:\n{done.stderr}")
         return shlex.join(command)
+
+    def provenance(self, day: Day) -> dict[str, str]:
+        """Return what a day's entry in the manifest says of its source, of now, and of this machine."""
+        return {
+            "source": day.source,
+            "flags": " ".join(day.flags),
+            "revision": self.revision,
+            "utc": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "driver": self.driver,
+            "toolkit": self.toolkit,
+            "host_compiler": self.host_compiler,
+        }
 
     def measure(self, day: Day, *arguments: str) -> bytes:
         """Run a day's program and return its stdout. Raises Stop: 77 where the program skips, 1 if it fails."""
@@ -978,7 +991,6 @@ def folder_name(device: str) -> str:
 
 def record_day(bench: Bench, day: Day) -> tuple[dict[str, bytes], dict, str]:
     """Build and run one day. Returns its files by name, its entry in the manifest's `days`, and the GPU's name."""
-    print(f"day {day.number:02d}: building for sm_{', sm_'.join(bench.archs)}", flush=True)
     commands = [bench.build(day)]
     files = {}
 
@@ -1001,14 +1013,8 @@ def record_day(bench: Bench, day: Day) -> tuple[dict[str, bytes], dict, str]:
     keep(".txt", f"./{day.program}", bench.measure(day))
     run = read_run(files[file_of(day.number, ".jsonl")], f"{day.program} --json", refuse_minimally)[0][1]
     entry = {
-        "source": day.source,
-        "flags": " ".join(day.flags),
-        "revision": bench.revision,
-        "utc": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        **bench.provenance(day),
         "uuid": str(run.get("uuid")),
-        "driver": bench.driver,
-        "toolkit": bench.toolkit,
-        "host_compiler": bench.host_compiler,
         "profiler": bench.profiler,
         "counters": keep_if_possible("counters", lambda: bench.counters(day)),
         "resources": keep_if_possible("resources", lambda: bench.resources(day)),
@@ -1118,7 +1124,6 @@ def put_in_place(target: Path, contents: dict[str, bytes], manifest: dict, root:
 
 def record_fleet_day(bench: Bench, day: Day, launches: int) -> tuple[dict[str, bytes], dict]:
     """Build a day and run it on every GPU, solo and together in turn. Returns its files and its manifest entry."""
-    print(f"day {day.number:02d}: building for sm_{', sm_'.join(bench.archs)}", flush=True)
     commands = [bench.build(day)]
     files = {}
     for launch in range(1, launches + 1):
@@ -1131,17 +1136,7 @@ def record_fleet_day(bench: Bench, day: Day, launches: int) -> tuple[dict[str, b
             commands.append(f"scripts/fleet.py {shlex.join(words)}")
             files.update({file.name: file.read_bytes() for file in (bench.folder / out).glob("*.jsonl")})
             print(f"day {day.number:02d}: {done.stdout.decode('utf-8', 'replace').strip()}", flush=True)
-    entry = {
-        "source": day.source,
-        "flags": " ".join(day.flags),
-        "revision": bench.revision,
-        "utc": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "driver": bench.driver,
-        "toolkit": bench.toolkit,
-        "host_compiler": bench.host_compiler,
-        "commands": commands,
-    }
-    return files, entry
+    return files, {**bench.provenance(day), "commands": commands}
 
 
 def record_fleet(options: argparse.Namespace) -> int:

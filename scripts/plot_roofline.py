@@ -24,7 +24,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rooflines import CHARTS, LEVELS, Chart, Dot, Panel, Rail, Roof, Stop, charts_of, table
+from rooflines import CHARTS, INK, LEVELS, Chart, Dot, Panel, Rail, Roof, Stop, charts_of, table
 from sync_common import write_whole
 
 if TYPE_CHECKING:  # drawing alone needs it, the tables do not
@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # drawing alone needs it, the tables do not
     from matplotlib.figure import Figure
 
 WIDTH = 600  # points, which a browser shows as 800 pixels
-INK, SOFT, FAINT, SHADE = "#1f2328", "#59636e", "#e4e7eb", "#f6f8fa"
+SOFT, FAINT, SHADE = "#59636e", "#e4e7eb", "#f6f8fa"
 MARKERS = {"dram": "o", "l2": "s", "l1": "^", "shared": "P", "asked": "D", "": "o"}
 # In points. Where levels fall together, the smaller sign lies on top and all can be seen.
 SIZES = {"l1": 10.4, "l2": 6.0, "dram": 4.2, "asked": 3.6}

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from evidence import EXIT_WRONG, Stop, file_of, read_manifest
-from rooflines import LEVELS, Chart, Dot, Panel, Rail, charts_of, millions, rows_of, shown, table
+from rooflines import INK, LEVELS, Chart, Dot, Panel, Rail, charts_of, millions, rows_of, shown, table
 from rooflines import Stop as BadLines
 from sync_common import write_whole
 
@@ -165,7 +165,7 @@ def line(xs: list[float], ys: list[float], **style: Any) -> dict[str, Any]:
         "x": xs,
         "y": ys,
         "hoverinfo": "skip",
-        "line": {"color": "#1f2328", "width": 2, **style},
+        "line": {"color": INK, "width": 2, **style},
     }
 
 
@@ -175,7 +175,7 @@ LAYOUT = {
     "hovermode": "closest",
     "paper_bgcolor": "#fff",
     "plot_bgcolor": "#fff",
-    "font": {"color": "#1f2328", "size": 12},
+    "font": {"color": INK, "size": 12},
     "hoverlabel": {"align": "left", "bgcolor": "#fff"},
 }
 

@@ -32,7 +32,7 @@ LEVELS = {"dram": "DRAM", "l2": "L2", "l1": "L1", "shared": "shared", "asked": "
 # After Paul Tol's "muted" scheme, made for readers with any kind of colour blindness; its light colours darker, so that
 # they stand out, and in pairs, as the kernels come. Colour is never alone: each dot has its kernel's name beside it.
 PALETTE = ("#332288", "#4FA3D1", "#117733", "#44AA99", "#882255", "#CC6677", "#AA4499", "#7D7D1E", "#C9A93A", "#5F6368")
-BLACK = "#1f2328"
+INK = "#1f2328"  # of lines and letters, and of kernels beyond the palette
 
 Record = dict[str, Any]
 
@@ -130,7 +130,7 @@ class Chart:
 
     def color(self, kernel: str) -> str:
         """Return a kernel's colour, #rrggbb: black for those that come after the palette."""
-        return (*PALETTE, BLACK)[min(self.kernels.index(kernel), len(PALETTE))]
+        return (*PALETTE, INK)[min(self.kernels.index(kernel), len(PALETTE))]
 
 
 # ---- recorded lines --------------------------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
 """Day 30's models against the recorded hardware counters: FLOP of every arithmetic, and the bytes that reach the L2."""
 
-import csv
 import json
 from pathlib import Path
 
+import predict
 import pytest
 
 PROFILE = Path(__file__).resolve().parents[2] / "profile"
@@ -17,12 +17,8 @@ HALF_FLOP = {"hadd": 2, "hmul": 2, "hfma": 4}
 
 def launches_of(folder, ending):
     """Return the launches of an export in order: a kernel's name without its arguments, and its counters."""
-    launches = {}
-    for row in csv.DictReader((folder / f"day30-{ending}").read_text().splitlines()):
-        name = row["Kernel Name"].removeprefix("void ").split("<")[0].split("(")[0]
-        counters = launches.setdefault(int(row["ID"]), (name, {}))[1]
-        counters[row["Metric Name"]] = float(row["Metric Value"].replace(",", ""))
-    return [launches[number] for number in sorted(launches)]
+    launches = predict.read_counters(folder / f"day30-{ending}")
+    return [(predict.split_name(launch.kernel)[0], launch.values) for launch in launches]
 
 
 def flop_of(counters, halves):
