@@ -81,6 +81,7 @@ struct Device {
   int driverVersion;
   cudaError_t anyCall;  // what every call that needs a device gives
   cudaError_t kernelImage;  // what looking up or launching a kernel gives
+  int ptxVersion = 0;  // of the code that the driver translated; 0: the card's own
 };
 
 struct Skip {

@@ -505,11 +505,13 @@ cudaError_t cudaMemset(void* to, int value, size_t bytes) { return cudaMemsetAsy
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel) {
   const cudaError_t error = checkKernel(attributes != nullptr, kernel);
   if (error != cudaSuccess) return error;
-  const Card& card = *environment().device.card;
+  const Device& device = environment().device;
+  const Card& card = *device.card;
   *attributes = {};
   attributes->sharedSizeBytes = staticSharedBytes(kernel);
   attributes->maxThreadsPerBlock = kMaxThreads;
-  attributes->ptxVersion = attributes->binaryVersion = card.major * 10 + card.minor;
+  attributes->binaryVersion = card.major * 10 + card.minor;
+  attributes->ptxVersion = device.ptxVersion != 0 ? device.ptxVersion : attributes->binaryVersion;
   attributes->maxDynamicSharedSizeBytes = static_cast<int>(dynamicLimit(kernel));
   attributes->preferredShmemCarveout = -1;
   return cudaSuccess;

@@ -4,13 +4,16 @@
 // does not offer does not compile. README.md says how kernels run and what the backend finds.
 #pragma once
 
-// libstdc++ spells an attribute __noinline__, which CUDA makes a macro: have it read first.
+#if __FINITE_MATH_ONLY__ || defined(__FAST_MATH__)
+#error \
+    "-ffast-math, -Ofast and -ffinite-math-only let the compiler assume that there are no NaNs, so a day's checks would pass whatever its kernels compute. Build the days for the CPU without these flags (look into CXXFLAGS)."
+#endif
+
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <functional>
-#include <memory>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -27,7 +30,7 @@
 #define __host__
 #define __constant__
 #define __forceinline__ __inline__ __attribute__((always_inline))
-#define __noinline__ __attribute__((noinline))
+// __noinline__ is no macro here: standard headers spell an attribute so. lower.py rewrites it.
 #define __launch_bounds__(...)
 #define __align__(bytes) __attribute__((aligned(bytes)))
 // An OS thread runs one block at a time, so its thread-local storage is that block's shared memory.
@@ -279,6 +282,16 @@ struct Site {
   int line;
 };
 
+// clang's -fno-honor-nans has the effect that the #error above is about and shows in no macro: every
+// file that includes this tries out, before main, whether its code tells a NaN from a number.
+[[noreturn]] void failWithoutNans();
+[[maybe_unused]] static const bool kHasNans = [] {
+  volatile float source = __builtin_nanf("");
+  const float value = source;
+  if (value == value) failWithoutNans();
+  return true;
+}();
+
 enum class BlockVote { kNone, kCount, kAnd, kOr };
 int blockBarrier(BlockVote vote, bool predicate, Site site);
 
@@ -435,6 +448,9 @@ inline float atomicAdd(float* address, float value) {
     sum = seen + value;
   }
   return seen;
+}
+inline unsigned atomicExch(unsigned* address, unsigned value) {
+  return __atomic_exchange_n(address, value, __ATOMIC_RELAXED);
 }
 
 // ---- What the host calls ------------------------------------------------------------------------

@@ -65,6 +65,12 @@ void fail(const char* format, ...) {
   _exit(1);
 }
 
+void failWithoutNans() {
+  fail(
+      "the compiler was told that there are no NaNs (-fno-honor-nans?), so a day's checks would pass whatever its "
+      "kernels compute; build it without such flags");
+}
+
 Text textOf(const char* format, ...) {
   Text result;
   va_list arguments;
@@ -96,16 +102,21 @@ constexpr Card kCards[] = {
     {"h200", "CPU, sized as an H200", 132, 9, 0, 2048, 32, 228 * kKiB, 256 * kKiB, 60 << 20, 1.5, 64, 141 * kGiB},
 };
 constexpr const Card* kT4 = &kCards[0];
+constexpr const Card* kH200 = &kCards[3];
 constexpr Card kOtherArch = {
-    "other-arch", "CPU, of another architecture", 40, 6, 1, 1024, 16, 64 * kKiB, 96 * kKiB, 4 << 20, 1, 32, 16 * kGiB};
+    "other-arch", "CPU, of another architecture", 40, 12, 1, 1024, 16, 64 * kKiB, 96 * kKiB, 4 << 20, 1, 32, 16 * kGiB};
+constexpr Card kTooOld = {
+    "too-old", "CPU, sized as a V100", 80, 7, 0, 2048, 32, 96 * kKiB, 128 * kKiB, 6 << 20, 1, 32, 16 * kGiB};
 
-// The states in which something is wrong.
+// The states in which something is wrong, or other than it could be: "translated" is a build for sm_75 on an H200.
 constexpr Device kDevices[] = {
     {"no-driver", kT4, 16 * kGiB, 0, cudaErrorInsufficientDriver, cudaErrorInsufficientDriver},
     {"no-gpu", kT4, 16 * kGiB, CUDART_VERSION, cudaErrorNoDevice, cudaErrorNoDevice},
     {"old-driver", kT4, 16 * kGiB, 11040, cudaErrorInsufficientDriver, cudaErrorInsufficientDriver},
     {"other-arch", &kOtherArch, 16 * kGiB, CUDART_VERSION, cudaSuccess, cudaErrorNoKernelImageForDevice},
+    {"too-old", &kTooOld, 16 * kGiB, CUDART_VERSION, cudaSuccess, cudaErrorNoKernelImageForDevice},
     {"small", kT4, 16 * kMiB, CUDART_VERSION, cudaSuccess, cudaSuccess},
+    {"translated", kH200, 141 * kGiB, CUDART_VERSION, cudaSuccess, cudaSuccess, 75},
 };
 
 // ---- Environment --------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Lower what a CUDA source says that C++ does not: kernel launches and dynamic shared memory.
+"""Lower what a CUDA source says that C++ does not: kernel launches, dynamic shared memory and `__noinline__`.
 
     lower.py INPUT.cu -o OUTPUT.cpp
 
@@ -11,6 +11,9 @@
 and `extern __shared__ __align__(16) float name[];`
 
     [[maybe_unused]] float* const name = ::cuda_cpu::dynamicShared<float>(16);
+
+and `__noinline__`, which cannot be a macro because standard headers spell an attribute so,
+`__attribute__((noinline))`.
 
 The pieces keep their order and every newline, and a `#line` at the top names the .cu, so compilers, debuggers and
 sanitizers speak of the source that people read. Nothing else changes. What cannot be lowered is an error.
@@ -45,6 +48,8 @@ DYNAMIC = re.compile(
 )
 # And whatever else says extern and __shared__ in one declaration.
 DYNAMIC_ATTEMPT = re.compile(r"\bextern\b[^;{}]*\b__shared__\b|\b__shared__\b[^;{}]*\bextern\b")
+# Not in an attribute, where the word is spelled the same for every compiler.
+NOINLINE = re.compile(r"(?<![(,:\w])(?<![(,:] )__noinline__\b")
 OPENERS = {")": "(", "]": "[", "}": "{"}
 
 
@@ -187,12 +192,18 @@ def lower_dynamic_arrays(code: str) -> list[tuple[int, int, str]]:
     return edits
 
 
+def lower_noinline(code: str) -> list[tuple[int, int, str]]:
+    """Return the uses of CUDA's `__noinline__`: start, end and what takes their place."""
+    return [(*match.span(), "__attribute__((noinline))") for match in NOINLINE.finditer(code)]
+
+
 def lower(source: str) -> str:
     """Return the source with all of it lowered; raise LoweringError where that is not possible."""
     code = blank_out(source)
     pieces: list[str] = []
     done = 0
-    for start, end, text in sorted(lower_launches(source, code) + lower_dynamic_arrays(code)):
+    edits = [*lower_launches(source, code), *lower_dynamic_arrays(code), *lower_noinline(code)]
+    for start, end, text in sorted(edits):
         pieces += [source[done:start], text]
         done = end
     pieces.append(source[done:])

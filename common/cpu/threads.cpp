@@ -2,6 +2,7 @@
 // Runs kernels: blocks spread over OS threads, the threads of a block as plain calls and fibers,
 // and what a fault in one of them says.
 
+#include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -19,6 +20,12 @@
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/common_interface_defs.h>
+#endif
+
+#ifdef __has_feature  // Clang's way to say what GCC defines
+#if __has_feature(thread_sanitizer) && !defined(__SANITIZE_THREAD__)
+#define __SANITIZE_THREAD__
+#endif
 #endif
 
 __thread uint3 threadIdx;
@@ -40,6 +47,11 @@ constexpr size_t kStackGuardBytes = 256 << 10;  // below a stack: wider than mos
 // A fiber's stack and its guard are two mappings, and Linux gives a process 65530: 1024 fibers for
 // each of 24 OS threads stay below.
 constexpr unsigned kMaxWorkers = 24;
+#ifdef __SANITIZE_THREAD__
+constexpr unsigned kMinWorkers = 8;  // Launch::workerOf needs as many
+#else
+constexpr unsigned kMinWorkers = 1;
+#endif
 constexpr unsigned kOrders = 16;  // shuffled orders prepared for a launch
 constexpr size_t kMostBatches = 8;  // that __pipeline_wait_prior leaves pending, on the hardware
 
@@ -67,6 +79,13 @@ struct Launch {
   unsigned pick(uint64_t blockNumber, unsigned phase) const {
     const uint64_t hash = mix(salt + blockNumber * 0x9e3779b97f4a7c15u);
     return (hash + phase * (hash >> 32 | 1)) % kOrders;
+  }
+
+  // For ThreadSanitizer, which compares what different OS threads do: two neighbouring blocks, also diagonal ones, are
+  // never one worker's. Their coordinates differ by -1, 0 or 1, so this sum by 1 to 7.
+  unsigned workerOf(uint64_t blockNumber, unsigned workers) const {
+    const uint64_t row = blockNumber / grid.x;
+    return static_cast<unsigned>((blockNumber % grid.x + 2 * (row % grid.y) + 4 * (row / grid.y)) % workers);
   }
 };
 
@@ -170,12 +189,17 @@ struct AsyncCopies {
 // next fiber goes on. A kernel without a barrier therefore never switches inside a block.
 class Worker {
  public:
-  void runBlocks(Launch& launch) {
+  void runBlocks(Launch& launch, [[maybe_unused]] unsigned self, [[maybe_unused]] unsigned workers) {
     launch_ = &launch;
     blockDim = launch.block;
     gridDim = launch.grid;
     shared_.beginLaunch(launch.dynamicBytes);
     if (isTracing()) recorder_.beginLaunch(launch.allocations, shared_.extentsOf(launch.kernel.function));
+#ifdef __SANITIZE_THREAD__
+    for (uint64_t number = 0; number < launch.blocks; ++number) {
+      if (launch.workerOf(number, workers) == self) runBlock(number);
+    }
+#else
     for (;;) {
       const uint64_t first = launch.nextBlock.fetch_add(launch.chunk);
       if (first >= launch.blocks) break;
@@ -183,6 +207,7 @@ class Worker {
       for (uint64_t number = first; number < last; ++number)
         runBlock(launch.chosen.empty() ? number : launch.chosen[number]);
     }
+#endif
     launch_ = nullptr;
   }
 
@@ -639,9 +664,12 @@ void installFaultHandler() {
 
 class Pool {
  public:
-  Pool() : count_(std::clamp(std::thread::hardware_concurrency(), 1u, kMaxWorkers)) {
+  Pool() : count_(std::clamp(std::thread::hardware_concurrency(), kMinWorkers, kMaxWorkers)) {
     installFaultHandler();
-    for (unsigned i = 0; i < count_; ++i) std::thread([this] { work(); }).detach();
+#ifdef __SANITIZE_THREAD__
+    pthread_barrier_init(&awake_, nullptr, count_);
+#endif
+    for (unsigned i = 0; i < count_; ++i) std::thread([this, i] { work(i); }).detach();
   }
 
   unsigned count() const { return count_; }
@@ -657,7 +685,7 @@ class Pool {
   }
 
  private:
-  void work() {
+  void work(unsigned self) {
     useAlternateStack();
     worker = new Worker;
     worker->start();
@@ -668,7 +696,11 @@ class Pool {
       seen = generation_;
       Launch& launch = *launch_;
       lock.unlock();
-      worker->runBlocks(launch);
+#ifdef __SANITIZE_THREAD__
+      // Whoever took the lock after another had run its blocks would be ordered after these, and no race be seen.
+      pthread_barrier_wait(&awake_);
+#endif
+      worker->runBlocks(launch, self, count_);
       lock.lock();
       if (--busy_ == 0) done_.notify_one();
     }
@@ -681,6 +713,9 @@ class Pool {
   Launch* launch_ = nullptr;
   uint64_t generation_ = 0;
   unsigned busy_ = 0;
+#ifdef __SANITIZE_THREAD__
+  pthread_barrier_t awake_;
+#endif
 };
 
 // Never destroyed: its threads sleep until the process ends.
@@ -758,3 +793,15 @@ void commitCopies() { worker->commitCopies(); }
 void waitForCopies(size_t batchesLeft) { worker->waitForCopies(batchesLeft); }
 
 }  // namespace cuda_cpu
+
+#ifdef __SANITIZE_THREAD__
+// What ThreadSanitizer asks the program for.
+extern "C" {
+__attribute__((no_sanitize("thread"))) const char* __tsan_default_options() { return "exitcode=1"; }
+
+void __tsan_on_report(void*) {
+  using namespace cuda_cpu;
+  if (worker && worker->inKernel()) say("%s: races with another block", whoText().chars);
+}
+}
+#endif

@@ -591,7 +591,14 @@ std::vector<Traffic>& allTraffic() {
 
 static bool tracing = false;
 bool isTracing() { return tracing; }
-void startTracing() { tracing = true; }
+void startTracing() {
+  tracing = true;
+  std::lock_guard<std::mutex> lock(memory().mutex);
+  for (const Allocation& allocation : memory().live) {
+    traceAllocated(allocation);
+    allWritten().back().all = true;  // what was written of it by now was not seen
+  }
+}
 
 void traceAllocated(const Allocation& allocation) {
   if (!tracing) return;

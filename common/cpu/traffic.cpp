@@ -326,7 +326,8 @@ std::vector<std::string> sourceLines(const std::vector<uintptr_t>& pcs) {
         continue;
       }
       // Innermost first: the first frame that is the lesson's own.
-      std::string frame(text, std::strcspn(text, " \n"));
+      std::string frame(text, std::strcspn(text, "\n"));
+      frame.resize(std::min(frame.size(), frame.find(" (discriminator ")));
       if (!lines.back().empty() || frame.find(".cu:") == std::string::npos) continue;
       lines.back() = frame.substr(frame.rfind('/') + 1);
     }

@@ -223,6 +223,11 @@ __global__ void addAtomically(int* a, unsigned* b, unsigned long long* c, float*
   atomicAdd(d, 0.5f);
 }
 
+__global__ void exchangeAtomically(unsigned* word, unsigned* got) {
+  const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+  got[i] = atomicExch(word, i);
+}
+
 void atomicsLoseNothing() {
   Buffer<int> a(1);
   Buffer<unsigned> b(1);
@@ -233,6 +238,16 @@ void atomicsLoseNothing() {
   c.upload({0});
   d.upload({0});
   addAtomically<<<1000, 128>>>(a.data(), b.data(), c.data(), d.data());
+  Buffer<unsigned> word(1);
+  Buffer<unsigned> got(12800);
+  word.upload({12800});
+  exchangeAtomically<<<100, 128>>>(word.data(), got.data());
+  std::vector<unsigned> all = got.download();  // each value that was put in comes out once, but the last
+  all.push_back(word.download()[0]);
+  std::sort(all.begin(), all.end());
+  unsigned wrong = 0;
+  for (unsigned i = 0; i < all.size(); ++i) wrong += all[i] != i;
+  EXPECT(wrong == 0);
   EXPECT(a.download()[0] == -128000);
   EXPECT(b.download()[0] == 256000);
   EXPECT(c.download()[0] == 128000ull << 33);

@@ -120,6 +120,55 @@ void testRunLesson() {
   releaseFailed = false;
 }
 
+// Which code the driver loads where a program holds code for one architecture, as the CUDA C++ Programming Guide says
+// it: machine code runs on cards of the same major version and the same or a newer minor one; PTX is translated for any
+// card as new or newer; both for sm_90a fit a card of 9.0 alone. Returns false where it finds none.
+bool loads(int card, int build, bool specific, bool asPtx, LoadedCode& code) {
+  const bool fits = specific ? card == build : asPtx ? card >= build : card / 10 == build / 10 && card >= build;
+  code = {card, build, asPtx ? card : build};
+  return fits;
+}
+
+void testLoadedCode() {
+  struct Build {
+    int capability;
+    bool specific;
+  };
+  constexpr Build kBuilds[] = {
+      {75, false}, {80, false}, {86, false}, {90, false}, {90, true}, {100, false}, {120, false}};
+  constexpr int kCards[] = {75, 80, 86, 90, 100, 120};
+  int pairs = 0;
+  for (const int card : kCards) {
+    for (const Build& build : kBuilds) {
+      for (const bool asPtx : {false, true}) {
+        LoadedCode code;
+        if (!loads(card, build.capability, build.specific, asPtx, code)) continue;
+        ++pairs;
+        const std::string what = "code for " + std::to_string(build.capability) + (asPtx ? " as PTX" : "") + " on sm_" +
+            std::to_string(card);
+        expect(code.features() == build.capability, what + " has what it was compiled with, and no more");
+        for (const int needed : {75, 80, 90})
+          expect(
+              code.offers(needed) == (build.capability >= needed), what + ": what needs sm_" + std::to_string(needed));
+        expect(code.translated() == (asPtx && card != build.capability), what + ": the driver translates PTX alone");
+      }
+    }
+  }
+  // 21 of the 36 pairs of plain PTX and card, 7 of plain machine code (sm_80 code runs on sm_86), 2 of sm_90a.
+  expect(pairs == 21 + 7 + 2, "the pairs that load: " + std::to_string(pairs));
+  expect(!LoadedCode{80, 90, 90}.offers(90), "code that is newer than its card promises nothing");
+  expect(archFlag(90) == "sm_90a" && archFlag(75) == "sm_75", "the flag that gives all of a card");
+}
+
+void testPossible() {
+  expect(stopOf([] { requirePossible("a row", 100, 100, "GB/s"); }).exitCode == -1, "a rate may reach its bound");
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  for (const double rate : {103.0, 70000.0, double(INFINITY), nan}) {
+    const Stop stop = stopOf([&] { requirePossible("a row", rate, 100, "GB/s"); });
+    expect(stop.exitCode == kExitFailed && contains(stop.message, "a row reads"), "what cannot be is refused");
+  }
+}
+
 void testMemory() {
   std::size_t before = 0;
   std::size_t during = 0;
@@ -192,6 +241,8 @@ int main() {
   testCompare();
   testErrors();
   testRunLesson();
+  testLoadedCode();
+  testPossible();
   testMemory();
   testTiming();
   testJson();

@@ -329,7 +329,7 @@ def test_leaks_are_told_and_fail_on_request(run):
 @pytest.mark.parametrize(
     ("variable", "value", "named"),
     [
-        ("device", "t5", "t4, a100, h100, h200, no-driver, no-gpu, old-driver, other-arch, small"),
+        ("device", "t5", "t4, a100, h100, h200, no-driver, no-gpu, old-driver, other-arch, too-old, small, translated"),
         ("seed", "12x", "whole number"),
         ("seed", "-1", "whole number"),
         ("log", "yes", "0 or 1"),

@@ -12,16 +12,19 @@ import pytest
 
 @pytest.fixture(scope="session")
 def programs(source_dir, tmp_path_factory):
-    """Return the folder of a build with --trace: the cases of this folder and day 49."""
-    folder = tmp_path_factory.mktemp("cpu-trace")
+    """Return the folder of a build with --trace: the cases of this folder and day 49, in paths that hold blanks."""
+    folder = tmp_path_factory.mktemp("cpu trace")
+    checkout = tmp_path_factory.mktemp("a checkout") / "cuda days"
+    checkout.symlink_to(source_dir)
     cmake = os.environ.get("CMAKE", "cmake")
     options = ["-DCUDA_DAYS_BACKEND=cpu", "-DCUDA_DAYS_TRACE=ON", "-DCUDA_DAYS_NVCC="]
     build = [cmake, "--build", folder, "--parallel", "2", "--target", "trace_cases", "day49-roofline"]
-    for command in ([cmake, "-S", source_dir, "-B", folder, *options], build):
+    for command in ([cmake, "-S", checkout, "-B", folder, *options], build):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if "CUDA_DAYS_TRACE needs GCC" in done.stderr:
             pytest.skip("the compiler is not GCC: set CXX=g++")
         assert done.returncode == 0, done.stdout + done.stderr
+    assert f'"{checkout}/common' in (folder / "tests" / "trace_cases.cpp").read_text()  # not where the link leads
     return folder
 
 
@@ -157,6 +160,11 @@ def test_faults_are_found(trace, case):
     assert code == 1
     kernel = "stride1" if case == "hostPointer" else case
     assert re.match(rf"CPU backend: kernel {kernel}, block \(0, 0, 0\): {FAULTS[case]}", said), said
+
+
+def test_memory_that_a_static_constructor_took_is_known(trace):
+    record = traffic(trace, "allocatedBefore")
+    assert (record["global_load_requests"], record["global_load_sectors"]) == (1, 4)
 
 
 def test_a_warp_operation_orders_its_lanes(trace):

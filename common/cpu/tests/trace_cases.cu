@@ -121,6 +121,12 @@ __global__ void unwrittenShared(const float* in, float* out) {
   out[threadIdx.x] = tile[threadIdx.x];
 }
 
+// Taken before main, and so before --trace is read.
+float* const early = [] {
+  float* words = nullptr;
+  return cudaMalloc(&words, kWords * sizeof(float)) == cudaSuccess ? words : nullptr;
+}();
+
 using Kernel = void (*)(const float*, float*);
 struct Case {
   Kernel kernel;
@@ -138,7 +144,7 @@ const std::map<std::string, Case> kCases = {ONE_WARP(stride0), ONE_WARP(stride1)
     {"copyBlocks", {copyBlocks, 16, 256}}, {"copyManyBlocks", {copyBlocks, 10000, 256}},
     {"raceBetweenWarps", {raceBetweenWarps, 1, 64}}, ONE_WARP(raceInWarp), ONE_WARP(orderedInWarp),
     ONE_WARP(raceOfWrites), ONE_WARP(pastEnd), ONE_WARP(beforeStart), ONE_WARP(pastShared), ONE_WARP(unwrittenDevice),
-    ONE_WARP(unwrittenShared), {"hostPointer", {stride1, 1, 32}}};
+    ONE_WARP(unwrittenShared), {"hostPointer", {stride1, 1, 32}}, {"allocatedBefore", {stride1, 1, 32}}};
 
 int main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
@@ -153,10 +159,13 @@ int main(int argc, char** argv) {
     if (cudaMalloc(&out, words * sizeof(float)) != cudaSuccess) return 1;
     cudaMemcpy(in, host.data(), host.size(), cudaMemcpyHostToDevice);
     if (found->first == "atomics" || found->first == "floatAtomics") cudaMemset(out, 0, words * sizeof(float));
-    const float* from = found->first == "hostPointer" ? reinterpret_cast<const float*>(host.data()) : in;
+    const float* from = found->first == "hostPointer" ? reinterpret_cast<const float*>(host.data())
+        : found->first == "allocatedBefore"           ? early
+                                                      : in;
     kernel<<<blocks, threads>>>(from, out);
     cudaFree(in);
     cudaFree(out);
   }
+  cudaFree(early);
   return cudaDeviceSynchronize() == cudaSuccess ? 0 : 1;
 }

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: MIT
+//
+// What day 44 decides without a GPU: which rungs run, which one sgemm() takes, which rates can be. This is no program:
+// scripts/tests/test_day44.py appends it to the day's source, whose main() it renames to dayMain().
+
+namespace {
+
+int failures = 0;
+
+void expect(bool ok, const string& what) {
+  if (ok) return;
+  ++failures;
+  printf("FAILED: %s\n", what.c_str());
+}
+
+Lab labOf(const LoadedCode& code, int sms) {
+  return {Mode::kCheck, false, code, sms, 1980, nullptr, nullptr, makeRows()};
+}
+
+// A product at addresses that nobody follows: `offset` floats from a multiple of 256 bytes, `gap` floats between rows.
+Gemm productOf(const Shape& s, int offset, int gap) {
+  float* const data = reinterpret_cast<float*>(uintptr_t(4096 + 4 * offset));
+  return {s.m, s.n, s.k, data, s.k + gap, data, s.n + gap, data, s.n + gap, 1};
+}
+
+bool contains(const string& text, const string& part) { return text.find(part) != string::npos; }
+
+// The message of the Stop that `run` throws, empty where it throws none.
+template <class Run>
+string stopOf(Run run) {
+  try {
+    run();
+  } catch (const Stop& stop) {
+    expect(stop.exitCode == kExitFailed, "what cannot be is a failure: " + stop.message);
+    return stop.message;
+  }
+  return "";
+}
+
+constexpr Shape kShapes[] = {{1, 1, 1}, {3, 3, 431}, {17, 1, 3}, {128, 127, 128}, {132, 260, 36}, {128, 256, 12},
+    {128, 256, 64}, {64, 64, 64}, {192, 192, 32}, {4097, 4095, 4093}, {4096, 4100, 4}, {256, 256, 256}, {512, 512, 512},
+    {1024, 1024, 1024}, {2048, 2048, 2048}, {8192, 8192, 8192}, {1, 65536, 65536}, {65536, 1, 65536}};
+
+// sgemm() takes a rung that the code holds and that takes the shape, whatever the card, the code and the shape.
+void testDispatch() {
+  for (const int card : {75, 80, 86, 90, 100, 120}) {
+    for (const int ptx : {75, 80, 90}) {
+      if (ptx > card) continue;
+      for (const int sms : {1, 40, 108, 132}) {
+        const Lab lab = labOf({card, ptx, card}, sms);
+        for (const Shape& s : kShapes) {
+          for (const auto& [offset, gap] : {std::pair{0, 0}, {0, 4}, {0, 3}, {3, 3}, {1, 0}}) {
+            const Gemm g = productOf(s, offset, gap);
+            const Rung& row = choose(lab, g);
+            const string what = string(row.variant) + " for " + to_string(s.m) + "x" + to_string(s.n) + "x" +
+                to_string(s.k) + " by compute_" + to_string(ptx) + " on sm_" + to_string(card);
+            expect(row.kernel != nullptr && row.rate > 0, "something takes the shape: " + what);
+            expect(row.needs <= ptx, "the code has it: " + what);
+            const bool aligned = offset == 0 && gap % 4 == 0 && s.n % 4 == 0 && s.k % 4 == 0;
+            const bool whole = s.m % row.tileM == 0 && s.n % row.tileN == 0 && s.k % row.tileK == 0;
+            expect(row.edge == kScalars || aligned, "its accesses are aligned: " + what);
+            expect(row.edge != kWhole || whole, "its tiles are whole: " + what);
+          }
+        }
+      }
+    }
+  }
+  const auto chosen = [](const LoadedCode& code) {
+    return string(choose(labOf(code, 132), productOf({512, 512, 512}, 0, 0)).variant);
+  };
+  expect(chosen({90, 90, 90}) == "12 clusters", "code for sm_90 has clusters");
+  expect(chosen({90, 80, 90}) == "11 two tiles ahead", "translated from compute_80 there are none");
+  expect(chosen({90, 75, 90}) == "9 slices of k", "translated from compute_75 there are no asynchronous copies");
+}
+
+// Only what the card could do with other code is called left out.
+void testLeftOut() {
+  const auto said = [](int card, int ptx) { return leftOut(labOf({card, ptx, card}, 132)); };
+  for (const auto& [card, ptx] :
+      {std::pair{75, 75}, {80, 80}, {86, 80}, {90, 90}, {100, 90}, {120, 100}, {120, 120}, {89, 80}})
+    expect(said(card, ptx).empty(), "nothing is left out: " + said(card, ptx));
+  struct Case {
+    int card, ptx;
+    vector<string> named, unnamed;
+  };
+  const vector<Case> cases = {{90, 75, {"10 8 x 16", "11 two", "12 clusters", "sm_80", "-arch=sm_90a"}, {"9 slices"}},
+      {80, 75, {"10 8 x 16", "11 two", "-arch=sm_80"}, {"clusters"}},
+      {90, 80, {"12 clusters", "sm_90)", "-arch=sm_90a"}, {"11 two"}},
+      {120, 80, {"12 clusters", "-arch=sm_120"}, {"11 two"}}};
+  for (const Case& c : cases) {
+    const string text = said(c.card, c.ptx);
+    for (const string& part : c.named) expect(contains(text, part), part + " is named: " + text);
+    for (const string& part : c.unnamed) expect(!contains(text, part), part + " is not: " + text);
+    expect(std::count(text.begin(), text.end(), '\n') == 1 && text.back() == '\n', "in one line: " + text);
+  }
+}
+
+// A row 700 times above all lanes, or whose cuBLAS partner is, ends the run with its name.
+void testRates() {
+  Lab lab = labOf({90, 90, 90}, 132);
+  lab.peak = 65000;
+  const Gemm g = productOf({2048, 2048, 2048}, 0, 0);
+  const double lanes = 2e-3 * 1980 * 128 * 132, ms = 2.0 * g.m * g.n * g.k / lanes * 1e-6;
+  const auto printed = [&](const Rung& row, double rowMs, double cublasMs) {
+    double best = 0;
+    const auto timing = [](double of) { return Timing{of, of, of, 21, 1}; };
+    return stopOf([&] { printRow(lab, row, g, false, {timing(rowMs), timing(cublasMs)}, best); });
+  };
+  for (Rung& row : lab.rows) {
+    row.errors[g.m] = 1e-6;
+    const bool isCublas = row.symbol == string("cublasGemmEx");
+    for (const bool json : {false, true}) {
+      lab.json = json;
+      lab.notFp32 = "";
+      expect(printed(row, ms, ms).empty(), string(row.variant) + " may reach what all lanes give");
+      expect(contains(printed(row, ms / 700, ms), string(row.variant) + " at 2048x2048x2048 reads"),
+          string(row.variant) + " at 700 times that is refused");
+      expect(contains(printed(row, ms, ms / 700), "cuBLAS at 2048x2048x2048 reads"), "so is cuBLAS beside it");
+      lab.notFp32 = "NVIDIA_TF32_OVERRIDE";
+      expect(printed(row, ms / 3, ms / 3).empty() == isCublas, "another format explains cuBLAS's rate and no other");
+    }
+    expect(explainRate(row, g, lanes, lab).empty(), "a possible rate needs no explanation");
+    if (isCublas)
+      expect(contains(explainRate(row, g, 3 * lanes, lab), lab.notFp32), "the explanation names the reason");
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc > 1) return dayMain(argc, argv);
+  testDispatch();
+  testLeftOut();
+  testRates();
+  printf("%d failed\n", failures);
+  return failures > 0;
+}
