@@ -3,7 +3,6 @@
 // What the days share, written once. A day is one standalone file, so it cannot include this
 // header: it carries a verbatim copy of the blocks it uses, between the same `// common:` marker
 // lines, and scripts/sync_common.py rewrites those copies from here. Edit here, then run it.
-// A day has room for 64 KiB, so what explains a block stands above its marker and stays here.
 #pragma once
 
 // common: includes
@@ -21,6 +20,7 @@
 #include <ctime>
 #include <exception>
 #include <functional>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -106,6 +106,14 @@ constexpr bool kOnCpu = true;
 constexpr bool kOnCpu = false;
 #endif
 
+// A build for compute-sanitizer, whose tools slow a kernel down up to a hundred times: --check takes the smallest sizes
+// that still reach every barrier and every guard.
+#ifdef CUDA_DAYS_SANITIZE
+constexpr bool kForSanitizer = true;
+#else
+constexpr bool kForSanitizer = false;
+#endif
+
 enum class Mode { kTable, kCheck, kProfile };
 
 struct Options {
@@ -168,6 +176,9 @@ inline Options parseArguments(int argc, char** argv, const Program& program) {
   }
   if (options.json && options.mode == Mode::kProfile)
     refuse("--json: --profile prints no rows, so there is nothing to write as JSON");
+  if (kForSanitizer && options.mode != Mode::kCheck)
+    throw Stop{
+        kExitUsage, string(program.name) + " is built for compute-sanitizer, with small sizes: run it with --check"};
   if (kOnCpu && options.mode == Mode::kTable)
     throw Stop{kExitSkipped,
         string(program.name) + " is built for the CPU, which proves results and never speed: run it with --check"};
@@ -200,14 +211,36 @@ int runLesson(int argc, char** argv, const Program& program, Body body) {
 
 #ifndef CUDA_DAYS_REVISION
 #define CUDA_DAYS_REVISION "unknown"
+#endif
+#ifndef CUDA_DAYS_FLAGS
 #define CUDA_DAYS_FLAGS "unknown"
 #endif
+
+// What runs on a card is decided by the code that was loaded, not by the card: a build for sm_75 also embeds PTX for
+// compute_75, which the driver of a newer card translates, and what needs sm_80 or sm_90 was compiled out of it. All
+// three are compute capabilities as 10 * major + minor.
+struct LoadedCode {
+  int card = 0;
+  int ptx = 0;  // the virtual architecture that the source was compiled for (cudaFuncAttributes::ptxVersion)
+  int binary = 0;  // the machine code that runs (cudaFuncAttributes::binaryVersion)
+
+  bool translated() const { return binary != ptx; }
+  // The newest compute capability whose features a kernel of this program may use here.
+  int features() const { return std::min({card, ptx, binary}); }
+  bool offers(int capability) const { return features() >= capability; }
+};
 
 struct Device {
   cudaDeviceProp properties;
   int driver = 0, runtime = 0;  // CUDA versions: supported, built with
-  int codeArch = 0;  // 10 * major + minor of the machine code the driver picked
+  double maxClockMhz = 0;  // the highest clock of the SMs, which no measured rate may exceed
+  LoadedCode code;
 };
+
+constexpr int kOldestCard = 75;  // Turing: the T4, for which the lessons are written
+
+// The name that -arch takes. On Hopper the tensor cores reach their peak with the instructions of sm_90a alone.
+inline string archFlag(int capability) { return "sm_" + to_string(capability) + (capability == 90 ? "a" : ""); }
 
 inline string cudaVersionText(int version) { return to_string(version / 1000) + "." + to_string(version % 1000 / 10); }
 
@@ -241,20 +274,29 @@ Device openDevice(int index, Kernel* kernel) {
             (count == 1 ? "0" : "0 to " + to_string(count - 1))};
   CUDA_CHECK(cudaSetDevice(index));
   CUDA_CHECK(cudaGetDeviceProperties(&gpu, index));
+  const int card = 10 * gpu.major + gpu.minor;
+  const string here = "GPU " + to_string(index) + " (" + gpu.name + ") is sm_" + to_string(card);
+  if (card < kOldestCard)
+    throw Stop{kExitSkipped,
+        here + ", and the days start at sm_" + to_string(kOldestCard) +
+            " (Turing): choose another GPU with --device, or run the checks without one: scripts/lessons run"};
 
   cudaFuncAttributes attributes;
   const cudaError_t fits = cudaFuncGetAttributes(&attributes, kernel);
   if (fits == cudaErrorNoKernelImageForDevice || fits == cudaErrorInvalidDeviceFunction ||
       fits == cudaErrorUnsupportedPtxVersion) {
-    const string sm = to_string(10 * gpu.major + gpu.minor);
     string held;
     for (const int arch : {__CUDA_ARCH_LIST__}) held += (held.empty() ? "sm_" : ", sm_") + to_string(arch / 10);
+    const string wanted = archFlag(card);
     throw Stop{kExitFailed,
-        string("this GPU (") + gpu.name + ") is sm_" + sm + ", the program holds " + held + ": build with -arch=sm_" +
-            sm + " (CMake: -DCMAKE_CUDA_ARCHITECTURES=" + sm + ")"};
+        here + ", and the program holds " + held + ": build with -arch=" + wanted +
+            " (CMake: -DCMAKE_CUDA_ARCHITECTURES=" + wanted.substr(3) + ")"};
   }
   CUDA_CHECK(fits);
-  device.codeArch = attributes.binaryVersion;
+  device.code = {card, attributes.ptxVersion, attributes.binaryVersion};
+  int kilohertz = 0;
+  CUDA_CHECK(cudaDeviceGetAttribute(&kilohertz, cudaDevAttrClockRate, index));
+  device.maxClockMhz = kilohertz * 1e-3;
   return device;
 }
 
@@ -267,19 +309,116 @@ inline void requireDeviceMemory(size_t bytes) {
         "not enough device memory: " + to_string(bytes >> 20) + " MiB needed, " + to_string(free >> 20) + " MiB free"};
 }
 
+inline string uuidText(const cudaDeviceProp& gpu) {
+  char uuid[48] = "GPU-";
+  for (int i = 0, at = 4; i < 16; ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) uuid[at++] = '-';
+    at += snprintf(uuid + at, sizeof uuid - at, "%02x", gpu.uuid.bytes[i] & 0xFF);
+  }
+  return uuid;
+}
+
+inline string pciText(const cudaDeviceProp& gpu) {
+  char pci[24];
+  snprintf(pci, sizeof pci, "%04x:%02x:%02x.0", gpu.pciDomainID, gpu.pciBusID, gpu.pciDeviceID);
+  return pci;
+}
+
 inline void printBanner(const Device& device) {
   const cudaDeviceProp& gpu = device.properties;
   printf("%s%s (compute capability %d.%d), %d SMs, %.1f MiB L2\n", kOnCpu ? "" : "GPU: ", gpu.name, gpu.major,
       gpu.minor, gpu.multiProcessorCount, gpu.l2CacheSize / 1048576.0);
-  printf("CUDA driver %s, runtime %s, code for sm_%d\n\n", cudaVersionText(device.driver).c_str(),
-      cudaVersionText(device.runtime).c_str(), device.codeArch);
+  if (!kOnCpu) printf("%s, PCI %s\n", uuidText(gpu).c_str(), pciText(gpu).c_str());
+  const LoadedCode& code = device.code;
+  printf("CUDA driver %s, runtime %s, code for sm_%d", cudaVersionText(device.driver).c_str(),
+      cudaVersionText(device.runtime).c_str(), code.binary);
+  if (code.translated())
+    printf(
+        ", translated from compute_%d by the driver\nBuilt with -arch=%s, the program has all that this card offers.",
+        code.ptx, archFlag(code.card).c_str());
+  printf("\n\n");
+}
+
+// Copies between host and device on the stream that runs the kernels, and waits. A plain cudaMemcpy from pageable
+// memory may return before the copy has ended, and a non-blocking stream does not wait for it.
+inline void copyAndWait(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
+  CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, kind, stream));
+  CUDA_CHECK(cudaStreamSynchronize(stream));
+}
+inline void upload(void* device, const void* host, size_t bytes, cudaStream_t stream) {
+  copyAndWait(device, host, bytes, cudaMemcpyHostToDevice, stream);
+}
+inline void download(void* host, const void* device, size_t bytes, cudaStream_t stream) {
+  copyAndWait(host, device, bytes, cudaMemcpyDeviceToHost, stream);
+}
+
+// Red zones: every buffer lies between two stretches of memory that no kernel may write. `reportCheck` compares them
+// after each check, so a write past the end fails on a GPU too, where the neighbour's memory would take it silently.
+// Every word is a NaN as float and as double, so that what is read there shows in the result; and each buffer's words
+// differ, so that a copy which runs too far is seen as well. The CPU build needs none: its backend stops at the exact
+// end of an allocation. compute-sanitizer does so too, for reads as well, so a build for it has none either.
+#ifndef CUDA_DAYS_RED_ZONE
+#define CUDA_DAYS_RED_ZONE (kOnCpu || kForSanitizer ? 0 : 4096)
+#endif
+constexpr size_t kRedZone = CUDA_DAYS_RED_ZONE;  // bytes on each side
+static_assert(kRedZone % 256 == 0, "a buffer keeps the alignment of cudaMalloc");
+
+inline std::map<char*, size_t> guardedBuffers;  // start and bytes of every buffer between red zones
+
+inline vector<uint32_t> redZoneWords(const char* zone) {
+  vector<uint32_t> words(kRedZone / sizeof(uint32_t));
+  const uint32_t first = uint32_t(uintptr_t(zone)) * 2654435761u >> 12;
+  for (size_t i = 0; i < words.size(); ++i) words[i] = 0xFFF00000u | ((first + uint32_t(i)) & 0xFFFFFu);
+  return words;
+}
+
+inline char* allocateGuarded(size_t bytes) {
+  char* base = nullptr;
+  CUDA_CHECK(cudaMalloc(&base, bytes + 2 * kRedZone));
+  char* const start = base + kRedZone;
+  try {
+    for (char* zone : {base, start + bytes})
+      if (kRedZone > 0) upload(zone, redZoneWords(zone).data(), kRedZone, nullptr);
+  } catch (...) {
+    cudaFree(base);
+    throw;
+  }
+  guardedBuffers[start] = bytes;
+  return start;
+}
+
+inline void freeGuarded(char* start) {
+  if (start == nullptr) return;
+  guardedBuffers.erase(start);
+  release(cudaFree(start - kRedZone), "cudaFree");
+}
+
+// Says which buffer was written outside of, and restores its zone; an empty text if none was.
+inline string redZoneDamage() {
+  string damage;
+  for (const auto& [start, bytes] : guardedBuffers) {
+    for (char* zone : {start - kRedZone, start + bytes}) {
+      const vector<uint32_t> want = redZoneWords(zone);
+      vector<uint32_t> got(want.size());
+      if (kRedZone > 0) download(got.data(), zone, kRedZone, nullptr);
+      if (got == want) continue;
+      upload(zone, want.data(), kRedZone, nullptr);
+      const size_t at = sizeof(uint32_t) * (std::mismatch(got.begin(), got.end(), want.begin()).first - got.begin());
+      damage = "wrote " +
+          (zone < start ? to_string(kRedZone - at) + " bytes before the start"
+                        : to_string(at) + " bytes past the end") +
+          " of a buffer of " + to_string(bytes) + " bytes";
+    }
+  }
+  return damage;
 }
 
 template <class T>
 class DeviceBuffer {
  public:
-  explicit DeviceBuffer(size_t count) : count_(count) { CUDA_CHECK(cudaMalloc(&data_, bytes())); }
-  ~DeviceBuffer() { release(cudaFree(data_), "cudaFree"); }
+  explicit DeviceBuffer(size_t count)
+      : data_(reinterpret_cast<T*>(allocateGuarded(count * sizeof(T)))), count_(count) {}
+  ~DeviceBuffer() { freeGuarded(reinterpret_cast<char*>(data_)); }
   DeviceBuffer(DeviceBuffer&& other) noexcept : data_(std::exchange(other.data_, nullptr)), count_(other.count_) {}
   operator T*() const { return data_; }
   size_t count() const { return count_; }
@@ -475,8 +614,13 @@ class JsonLine {
   string body_;
 };
 
-inline int reportCheck(int day, const string& variant, const char* symbol, const string& size, const Verdict& verdict,
-    Mode mode, bool json) {
+inline int reportCheck(
+    int day, const string& variant, const char* symbol, const string& size, Verdict verdict, Mode mode, bool json) {
+  const string damage = redZoneDamage();
+  if (!damage.empty()) {
+    verdict.message += (verdict.wrong > 0 ? "; " : "") + damage;
+    ++verdict.wrong;
+  }
   const bool ok = verdict.wrong == 0;
   if (!ok)
     fprintf(stderr, "FAILED %s (%s, %s): %zu of %zu wrong, %s\n", symbol, variant.c_str(), size.c_str(), verdict.wrong,
@@ -498,15 +642,18 @@ inline int reportCheck(int day, const string& variant, const char* symbol, const
   return !ok;
 }
 
+// Stops where a rate is above what the hardware can do at all: then the time is wrong, or the count of work is.
+inline void requirePossible(const string& what, double rate, double bound, const char* unit) {
+  constexpr double kMargin = 1.02;  // of the clock's reading
+  if (rate <= kMargin * bound) return;
+  char text[160];
+  snprintf(text, sizeof text, " reads %.1f %s, and this card cannot exceed %.1f: the time or the count is wrong", rate,
+      unit, bound);
+  throw Stop{kExitFailed, what + text};
+}
+
 inline void printRunRecord(const Program& program, const Device& device) {
   const cudaDeviceProp& gpu = device.properties;
-  char uuid[48] = "GPU-";
-  for (int i = 0, at = 4; i < 16; ++i) {
-    if (i == 4 || i == 6 || i == 8 || i == 10) uuid[at++] = '-';
-    at += snprintf(uuid + at, sizeof uuid - at, "%02x", gpu.uuid.bytes[i] & 0xFF);
-  }
-  char pci[24];
-  snprintf(pci, sizeof pci, "%04x:%02x:%02x.0", gpu.pciDomainID, gpu.pciBusID, gpu.pciDeviceID);
   char utc[24] = "";
   const std::time_t now = std::time(nullptr);
   std::strftime(utc, sizeof utc, "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&now));
@@ -515,8 +662,10 @@ inline void printRunRecord(const Program& program, const Device& device) {
   line.text("device", gpu.name).text("cc", to_string(gpu.major) + "." + to_string(gpu.minor));
   line.integer("sms", gpu.multiProcessorCount).integer("l2_bytes", gpu.l2CacheSize);
   line.text("driver", cudaVersionText(device.driver)).text("runtime", cudaVersionText(device.runtime));
-  line.text("arch", "sm_" + to_string(device.codeArch)).text("backend", kOnCpu ? "cpu" : "cuda");
-  line.text("uuid", uuid).text("pci", pci).text("revision", CUDA_DAYS_REVISION).text("flags", CUDA_DAYS_FLAGS);
+  line.text("arch", "sm_" + to_string(device.code.binary)).text("ptx", "compute_" + to_string(device.code.ptx));
+  line.text("backend", kOnCpu ? "cpu" : "cuda").number("max_clock_mhz", device.maxClockMhz);
+  line.text("uuid", uuidText(gpu)).text("pci", pciText(gpu));
+  line.text("revision", CUDA_DAYS_REVISION).text("flags", CUDA_DAYS_FLAGS);
   line.text("utc", utc).print();
 }
 // end common: lesson

@@ -23,6 +23,7 @@
 #include <ctime>
 #include <exception>
 #include <functional>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,7 +34,7 @@ using std::string, std::to_string, std::vector;
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include <map>
+#include <array>
 
 // The blocks between `// common:` markers are the same in every day.
 
@@ -67,6 +68,14 @@ inline void release(cudaError_t status, const char* call) {
 constexpr bool kOnCpu = true;
 #else
 constexpr bool kOnCpu = false;
+#endif
+
+// A build for compute-sanitizer, whose tools slow a kernel down up to a hundred times: --check takes the smallest sizes
+// that still reach every barrier and every guard.
+#ifdef CUDA_DAYS_SANITIZE
+constexpr bool kForSanitizer = true;
+#else
+constexpr bool kForSanitizer = false;
 #endif
 
 enum class Mode { kTable, kCheck, kProfile };
@@ -131,6 +140,9 @@ inline Options parseArguments(int argc, char** argv, const Program& program) {
   }
   if (options.json && options.mode == Mode::kProfile)
     refuse("--json: --profile prints no rows, so there is nothing to write as JSON");
+  if (kForSanitizer && options.mode != Mode::kCheck)
+    throw Stop{
+        kExitUsage, string(program.name) + " is built for compute-sanitizer, with small sizes: run it with --check"};
   if (kOnCpu && options.mode == Mode::kTable)
     throw Stop{kExitSkipped,
         string(program.name) + " is built for the CPU, which proves results and never speed: run it with --check"};
@@ -163,14 +175,36 @@ int runLesson(int argc, char** argv, const Program& program, Body body) {
 
 #ifndef CUDA_DAYS_REVISION
 #define CUDA_DAYS_REVISION "unknown"
+#endif
+#ifndef CUDA_DAYS_FLAGS
 #define CUDA_DAYS_FLAGS "unknown"
 #endif
+
+// What runs on a card is decided by the code that was loaded, not by the card: a build for sm_75 also embeds PTX for
+// compute_75, which the driver of a newer card translates, and what needs sm_80 or sm_90 was compiled out of it. All
+// three are compute capabilities as 10 * major + minor.
+struct LoadedCode {
+  int card = 0;
+  int ptx = 0;  // the virtual architecture that the source was compiled for (cudaFuncAttributes::ptxVersion)
+  int binary = 0;  // the machine code that runs (cudaFuncAttributes::binaryVersion)
+
+  bool translated() const { return binary != ptx; }
+  // The newest compute capability whose features a kernel of this program may use here.
+  int features() const { return std::min({card, ptx, binary}); }
+  bool offers(int capability) const { return features() >= capability; }
+};
 
 struct Device {
   cudaDeviceProp properties;
   int driver = 0, runtime = 0;  // CUDA versions: supported, built with
-  int codeArch = 0;  // 10 * major + minor of the machine code the driver picked
+  double maxClockMhz = 0;  // the highest clock of the SMs, which no measured rate may exceed
+  LoadedCode code;
 };
+
+constexpr int kOldestCard = 75;  // Turing: the T4, for which the lessons are written
+
+// The name that -arch takes. On Hopper the tensor cores reach their peak with the instructions of sm_90a alone.
+inline string archFlag(int capability) { return "sm_" + to_string(capability) + (capability == 90 ? "a" : ""); }
 
 inline string cudaVersionText(int version) { return to_string(version / 1000) + "." + to_string(version % 1000 / 10); }
 
@@ -204,20 +238,29 @@ Device openDevice(int index, Kernel* kernel) {
             (count == 1 ? "0" : "0 to " + to_string(count - 1))};
   CUDA_CHECK(cudaSetDevice(index));
   CUDA_CHECK(cudaGetDeviceProperties(&gpu, index));
+  const int card = 10 * gpu.major + gpu.minor;
+  const string here = "GPU " + to_string(index) + " (" + gpu.name + ") is sm_" + to_string(card);
+  if (card < kOldestCard)
+    throw Stop{kExitSkipped,
+        here + ", and the days start at sm_" + to_string(kOldestCard) +
+            " (Turing): choose another GPU with --device, or run the checks without one: scripts/lessons run"};
 
   cudaFuncAttributes attributes;
   const cudaError_t fits = cudaFuncGetAttributes(&attributes, kernel);
   if (fits == cudaErrorNoKernelImageForDevice || fits == cudaErrorInvalidDeviceFunction ||
       fits == cudaErrorUnsupportedPtxVersion) {
-    const string sm = to_string(10 * gpu.major + gpu.minor);
     string held;
     for (const int arch : {__CUDA_ARCH_LIST__}) held += (held.empty() ? "sm_" : ", sm_") + to_string(arch / 10);
+    const string wanted = archFlag(card);
     throw Stop{kExitFailed,
-        string("this GPU (") + gpu.name + ") is sm_" + sm + ", the program holds " + held + ": build with -arch=sm_" +
-            sm + " (CMake: -DCMAKE_CUDA_ARCHITECTURES=" + sm + ")"};
+        here + ", and the program holds " + held + ": build with -arch=" + wanted +
+            " (CMake: -DCMAKE_CUDA_ARCHITECTURES=" + wanted.substr(3) + ")"};
   }
   CUDA_CHECK(fits);
-  device.codeArch = attributes.binaryVersion;
+  device.code = {card, attributes.ptxVersion, attributes.binaryVersion};
+  int kilohertz = 0;
+  CUDA_CHECK(cudaDeviceGetAttribute(&kilohertz, cudaDevAttrClockRate, index));
+  device.maxClockMhz = kilohertz * 1e-3;
   return device;
 }
 
@@ -230,19 +273,116 @@ inline void requireDeviceMemory(size_t bytes) {
         "not enough device memory: " + to_string(bytes >> 20) + " MiB needed, " + to_string(free >> 20) + " MiB free"};
 }
 
+inline string uuidText(const cudaDeviceProp& gpu) {
+  char uuid[48] = "GPU-";
+  for (int i = 0, at = 4; i < 16; ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) uuid[at++] = '-';
+    at += snprintf(uuid + at, sizeof uuid - at, "%02x", gpu.uuid.bytes[i] & 0xFF);
+  }
+  return uuid;
+}
+
+inline string pciText(const cudaDeviceProp& gpu) {
+  char pci[24];
+  snprintf(pci, sizeof pci, "%04x:%02x:%02x.0", gpu.pciDomainID, gpu.pciBusID, gpu.pciDeviceID);
+  return pci;
+}
+
 inline void printBanner(const Device& device) {
   const cudaDeviceProp& gpu = device.properties;
   printf("%s%s (compute capability %d.%d), %d SMs, %.1f MiB L2\n", kOnCpu ? "" : "GPU: ", gpu.name, gpu.major,
       gpu.minor, gpu.multiProcessorCount, gpu.l2CacheSize / 1048576.0);
-  printf("CUDA driver %s, runtime %s, code for sm_%d\n\n", cudaVersionText(device.driver).c_str(),
-      cudaVersionText(device.runtime).c_str(), device.codeArch);
+  if (!kOnCpu) printf("%s, PCI %s\n", uuidText(gpu).c_str(), pciText(gpu).c_str());
+  const LoadedCode& code = device.code;
+  printf("CUDA driver %s, runtime %s, code for sm_%d", cudaVersionText(device.driver).c_str(),
+      cudaVersionText(device.runtime).c_str(), code.binary);
+  if (code.translated())
+    printf(
+        ", translated from compute_%d by the driver\nBuilt with -arch=%s, the program has all that this card offers.",
+        code.ptx, archFlag(code.card).c_str());
+  printf("\n\n");
+}
+
+// Copies between host and device on the stream that runs the kernels, and waits. A plain cudaMemcpy from pageable
+// memory may return before the copy has ended, and a non-blocking stream does not wait for it.
+inline void copyAndWait(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
+  CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, kind, stream));
+  CUDA_CHECK(cudaStreamSynchronize(stream));
+}
+inline void upload(void* device, const void* host, size_t bytes, cudaStream_t stream) {
+  copyAndWait(device, host, bytes, cudaMemcpyHostToDevice, stream);
+}
+inline void download(void* host, const void* device, size_t bytes, cudaStream_t stream) {
+  copyAndWait(host, device, bytes, cudaMemcpyDeviceToHost, stream);
+}
+
+// Red zones: every buffer lies between two stretches of memory that no kernel may write. `reportCheck` compares them
+// after each check, so a write past the end fails on a GPU too, where the neighbour's memory would take it silently.
+// Every word is a NaN as float and as double, so that what is read there shows in the result; and each buffer's words
+// differ, so that a copy which runs too far is seen as well. The CPU build needs none: its backend stops at the exact
+// end of an allocation. compute-sanitizer does so too, for reads as well, so a build for it has none either.
+#ifndef CUDA_DAYS_RED_ZONE
+#define CUDA_DAYS_RED_ZONE (kOnCpu || kForSanitizer ? 0 : 4096)
+#endif
+constexpr size_t kRedZone = CUDA_DAYS_RED_ZONE;  // bytes on each side
+static_assert(kRedZone % 256 == 0, "a buffer keeps the alignment of cudaMalloc");
+
+inline std::map<char*, size_t> guardedBuffers;  // start and bytes of every buffer between red zones
+
+inline vector<uint32_t> redZoneWords(const char* zone) {
+  vector<uint32_t> words(kRedZone / sizeof(uint32_t));
+  const uint32_t first = uint32_t(uintptr_t(zone)) * 2654435761u >> 12;
+  for (size_t i = 0; i < words.size(); ++i) words[i] = 0xFFF00000u | ((first + uint32_t(i)) & 0xFFFFFu);
+  return words;
+}
+
+inline char* allocateGuarded(size_t bytes) {
+  char* base = nullptr;
+  CUDA_CHECK(cudaMalloc(&base, bytes + 2 * kRedZone));
+  char* const start = base + kRedZone;
+  try {
+    for (char* zone : {base, start + bytes})
+      if (kRedZone > 0) upload(zone, redZoneWords(zone).data(), kRedZone, nullptr);
+  } catch (...) {
+    cudaFree(base);
+    throw;
+  }
+  guardedBuffers[start] = bytes;
+  return start;
+}
+
+inline void freeGuarded(char* start) {
+  if (start == nullptr) return;
+  guardedBuffers.erase(start);
+  release(cudaFree(start - kRedZone), "cudaFree");
+}
+
+// Says which buffer was written outside of, and restores its zone; an empty text if none was.
+inline string redZoneDamage() {
+  string damage;
+  for (const auto& [start, bytes] : guardedBuffers) {
+    for (char* zone : {start - kRedZone, start + bytes}) {
+      const vector<uint32_t> want = redZoneWords(zone);
+      vector<uint32_t> got(want.size());
+      if (kRedZone > 0) download(got.data(), zone, kRedZone, nullptr);
+      if (got == want) continue;
+      upload(zone, want.data(), kRedZone, nullptr);
+      const size_t at = sizeof(uint32_t) * (std::mismatch(got.begin(), got.end(), want.begin()).first - got.begin());
+      damage = "wrote " +
+          (zone < start ? to_string(kRedZone - at) + " bytes before the start"
+                        : to_string(at) + " bytes past the end") +
+          " of a buffer of " + to_string(bytes) + " bytes";
+    }
+  }
+  return damage;
 }
 
 template <class T>
 class DeviceBuffer {
  public:
-  explicit DeviceBuffer(size_t count) : count_(count) { CUDA_CHECK(cudaMalloc(&data_, bytes())); }
-  ~DeviceBuffer() { release(cudaFree(data_), "cudaFree"); }
+  explicit DeviceBuffer(size_t count)
+      : data_(reinterpret_cast<T*>(allocateGuarded(count * sizeof(T)))), count_(count) {}
+  ~DeviceBuffer() { freeGuarded(reinterpret_cast<char*>(data_)); }
   DeviceBuffer(DeviceBuffer&& other) noexcept : data_(std::exchange(other.data_, nullptr)), count_(other.count_) {}
   operator T*() const { return data_; }
   size_t count() const { return count_; }
@@ -438,8 +578,13 @@ class JsonLine {
   string body_;
 };
 
-inline int reportCheck(int day, const string& variant, const char* symbol, const string& size, const Verdict& verdict,
-    Mode mode, bool json) {
+inline int reportCheck(
+    int day, const string& variant, const char* symbol, const string& size, Verdict verdict, Mode mode, bool json) {
+  const string damage = redZoneDamage();
+  if (!damage.empty()) {
+    verdict.message += (verdict.wrong > 0 ? "; " : "") + damage;
+    ++verdict.wrong;
+  }
   const bool ok = verdict.wrong == 0;
   if (!ok)
     fprintf(stderr, "FAILED %s (%s, %s): %zu of %zu wrong, %s\n", symbol, variant.c_str(), size.c_str(), verdict.wrong,
@@ -461,15 +606,18 @@ inline int reportCheck(int day, const string& variant, const char* symbol, const
   return !ok;
 }
 
+// Stops where a rate is above what the hardware can do at all: then the time is wrong, or the count of work is.
+inline void requirePossible(const string& what, double rate, double bound, const char* unit) {
+  constexpr double kMargin = 1.02;  // of the clock's reading
+  if (rate <= kMargin * bound) return;
+  char text[160];
+  snprintf(text, sizeof text, " reads %.1f %s, and this card cannot exceed %.1f: the time or the count is wrong", rate,
+      unit, bound);
+  throw Stop{kExitFailed, what + text};
+}
+
 inline void printRunRecord(const Program& program, const Device& device) {
   const cudaDeviceProp& gpu = device.properties;
-  char uuid[48] = "GPU-";
-  for (int i = 0, at = 4; i < 16; ++i) {
-    if (i == 4 || i == 6 || i == 8 || i == 10) uuid[at++] = '-';
-    at += snprintf(uuid + at, sizeof uuid - at, "%02x", gpu.uuid.bytes[i] & 0xFF);
-  }
-  char pci[24];
-  snprintf(pci, sizeof pci, "%04x:%02x:%02x.0", gpu.pciDomainID, gpu.pciBusID, gpu.pciDeviceID);
   char utc[24] = "";
   const std::time_t now = std::time(nullptr);
   std::strftime(utc, sizeof utc, "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&now));
@@ -478,11 +626,29 @@ inline void printRunRecord(const Program& program, const Device& device) {
   line.text("device", gpu.name).text("cc", to_string(gpu.major) + "." + to_string(gpu.minor));
   line.integer("sms", gpu.multiProcessorCount).integer("l2_bytes", gpu.l2CacheSize);
   line.text("driver", cudaVersionText(device.driver)).text("runtime", cudaVersionText(device.runtime));
-  line.text("arch", "sm_" + to_string(device.codeArch)).text("backend", kOnCpu ? "cpu" : "cuda");
-  line.text("uuid", uuid).text("pci", pci).text("revision", CUDA_DAYS_REVISION).text("flags", CUDA_DAYS_FLAGS);
+  line.text("arch", "sm_" + to_string(device.code.binary)).text("ptx", "compute_" + to_string(device.code.ptx));
+  line.text("backend", kOnCpu ? "cpu" : "cuda").number("max_clock_mhz", device.maxClockMhz);
+  line.text("uuid", uuidText(gpu)).text("pci", pciText(gpu));
+  line.text("revision", CUDA_DAYS_REVISION).text("flags", CUDA_DAYS_FLAGS);
   line.text("utc", utc).print();
 }
 // end common: lesson
+
+// common: pinned
+template <class T>
+class PinnedBuffer {
+ public:
+  explicit PinnedBuffer(size_t count) : count_(count) { CUDA_CHECK(cudaMallocHost(&data_, count * sizeof(T))); }
+  ~PinnedBuffer() { release(cudaFreeHost(data_), "cudaFreeHost"); }
+  PinnedBuffer(const PinnedBuffer&) = delete;
+  operator T*() const { return data_; }
+  size_t count() const { return count_; }
+
+ private:
+  T* data_ = nullptr;
+  size_t count_;
+};
+// end common: pinned
 
 // ---- Sizes and knobs
 
@@ -500,9 +666,12 @@ constexpr int kMatrix = 512;  // 1 MiB each: caches hold them
 constexpr size_t kStreamBytes = size_t(256) << 20;
 constexpr int kTimes = 4;
 
-constexpr int kSearchSamples = 5;  // to find the best shape
+constexpr int kSearchSamples = 5;  // for rows that are a search or a curve: what counts there is how they compare
 constexpr int kSweepSizes = 72;  // before those that round to the same go
+constexpr int kClockReadings = 5;
+constexpr int kMostFmas = 2048;  // of the measured curve: 128 FLOP per byte
 constexpr int kLength = 128;  // of the loops, for milliseconds
+constexpr double kLaunchClocks = 1 << 23;  // where lanes are few the loops are shorter: 4 ms a launch are enough
 
 // 8 chains cover an FMA's 4 clocks with one warp per scheduler. At 64 steps a trip FP16's drift apart: 93 % on an H200.
 constexpr int kChains = 8;
@@ -520,10 +689,11 @@ constexpr float kScale = 3;
 constexpr double kHeat = 0.125;
 constexpr double kAllowed = 1e-4;  // of a product's element: one wrong term is larger
 
-// What an SM does per clock (CUDA C++ Programming Guide), to hold the measured against: multiply-adds, bytes of L1 or
-// shared memory, dense FP16 tensor FLOP (0: cards differ).
+// What an SM of a card does per clock (CUDA C++ Programming Guide, throughput of native arithmetic instructions), to
+// hold the measured against: multiply-adds of each type, bytes of L1 or shared memory, dense FP16 tensor FLOP (0 where
+// cards of the generation differ).
 struct PerClock {
-  int capability, fp32, fp64, fp16, bf16, int32, bytes, tensor;
+  int card, fp32, fp64, fp16, bf16, int32, bytes, tensor;
 };
 constexpr PerClock kPerClock[] = {
     {75, 64, 2, 128, 0, 64, 64, 1024},
@@ -534,6 +704,13 @@ constexpr PerClock kPerClock[] = {
     {120, 128, 2, 128, 128, 64, 128, 0},
 };
 
+PerClock perClockOf(int card) {
+  PerClock per = kPerClock[0];
+  for (const PerClock& row : kPerClock)
+    if (row.card <= card) per = row;
+  return per;
+}
+
 constexpr int ceilDivide(int a, int b) { return (a + b - 1) / b; }
 
 template <class T, int kCount>
@@ -541,8 +718,13 @@ struct alignas(sizeof(T) * kCount) Pack {
   T at[kCount];
 };
 
-// Word i of a stream, a multiple of 2^-15: sums of a few are exact. Neighbours differ, and words 2^16 apart.
-__host__ __device__ inline float pattern(unsigned i) { return (int((i ^ (i >> 16)) & 0xFFFF) - 32768) / 32768.0f; }
+// Word i of a stream, a multiple of 2^-15: sums of a few are exact. Neighbours differ, and words 2^16 apart. Each run
+// of 2^16 words holds every value once, in an order of its own.
+constexpr int kPatternBits = 16;
+constexpr int kPatternValues = 1 << kPatternBits;
+__host__ __device__ inline unsigned patternIndex(unsigned i) { return (i ^ (i >> kPatternBits)) % kPatternValues; }
+__host__ __device__ inline float patternValue(unsigned index) { return (int(index) - 32768) / 32768.0f; }
+__host__ __device__ inline float pattern(unsigned i) { return patternValue(patternIndex(i)); }
 
 __host__ __device__ inline unsigned bitsOf(float value) {
   unsigned bits;
@@ -618,6 +800,45 @@ __global__ void streamDram(
 }
 // end snippet: stream
 
+// The copy for a few blocks, which stay: each takes the next tile when it is done with one, so that none waits for a
+// slower one at the end. turn[0] counts the tiles taken beyond the first of each block, turn[1] the blocks that are
+// done; the last of them makes both 0 again, for the next launch. The warps of a block meet once a tile, while their
+// loads are on the way, and the next tile is asked for one tile ahead. With 2 loads a thread a block of 1024 threads
+// has 32 KiB in flight, as a full wave of one float4 a thread; all 132 SMs of an H200 then copy at 96.9 % of the
+// ceiling, with 4 loads at 96.0 and with 8 at 93.7 %. A tile for each warp would be 32 times as many additions to one
+// word: 33 %.
+constexpr int kTurnLoads = 2;
+__global__ void __launch_bounds__(kSmBlock)
+    copyInTurn(const Pack<float, 4>* in, Pack<float, 4>* out, unsigned* turn, int count) {
+  __shared__ int following[2];
+  const int tile = kTurnLoads * blockDim.x;
+  unsigned taken = threadIdx.x == 0 ? atomicAdd(&turn[0], 1u) : 0;
+  int slot = 0;  // the other one may still be read
+  for (int first = blockIdx.x * tile; first < count; slot = 1 - slot) {
+    if (threadIdx.x == 0) {
+      following[slot] = (gridDim.x + taken) * tile;
+      taken = atomicAdd(&turn[0], 1u);
+    }
+    Pack<float, 4> held[kTurnLoads] = {};
+#pragma unroll
+    for (int k = 0; k < kTurnLoads; ++k) {
+      const int i = first + k * blockDim.x + threadIdx.x;
+      if (i < count) held[k] = in[i];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < kTurnLoads; ++k) {
+      const int i = first + k * blockDim.x + threadIdx.x;
+      if (i < count) out[i] = held[k];
+    }
+    first = following[slot];
+  }
+  if (threadIdx.x == 0 && atomicAdd(&turn[1], 1u) == gridDim.x - 1) {
+    atomicExch(&turn[0], 0u);
+    atomicExch(&turn[1], 0u);
+  }
+}
+
 // Through L1; past it; and past it with the slices going round among the SMs: what several ask for at about the same
 // time is merged on the way, and the rate counts bytes that the L2 never served.
 enum Route { kThroughL1, kPastL1, kRotating };
@@ -678,35 +899,53 @@ __host__ __device__ inline float chainStart(int seed, int chain) {
   return (seed * kChains + chain) * 0.015625f - 0.45f;
 }
 
-// Rounds to `bits` significant bits, ties to even, as the hardware does.
+// Rounds to `bits` significant bits, ties to even, as the hardware does; no value here is subnormal.
 double rounded(double value, int bits) {
-  if (bits == 24) return float(value);
-  int exponent = 0;
-  std::frexp(value, &exponent);
-  return std::ldexp(std::nearbyint(std::ldexp(value, bits - exponent)), exponent - bits);
+  std::uint64_t word;
+  memcpy(&word, &value, sizeof word);
+  const int drop = 53 - bits;
+  if (drop > 0) {
+    const std::uint64_t unit = std::uint64_t(1) << drop;
+    word += unit / 2 - 1 + (word >> drop & 1);
+    word -= word % unit;
+  }
+  memcpy(&value, &word, sizeof word);
+  return value;
 }
 
-// The chain on the CPU, in a type of `bits` significant bits.
+// The chain on the CPU, in a type of `bits` significant bits. What is not fused has a volatile in the middle, or the
+// compiler might fuse it. A float's FMA must not be rounded to a double first.
 double floatChain(int bits, bool fused, double start, double c, int steps) {
   double x = rounded(start, bits);
   c = rounded(c, bits);
-  for (int step = 0; step < steps; ++step) x = rounded(fused ? std::fma(x, x, c) : rounded(x * x, bits) + c, bits);
+  for (int step = 0; step < steps; ++step) {
+    if (fused) {
+      x = bits == 24 ? std::fma(float(x), float(x), float(c)) : rounded(std::fma(x, x, c), bits);
+    } else {
+      const volatile double square = rounded(x * x, bits);
+      x = rounded(square + c, bits);
+    }
+  }
   return x;
 }
 
-// Arithmetic: a chain's register, its constants (kernel parameters: the compiler cannot fold them), its start, a step
-// and what that counts for, its worth, and the same on the CPU.
+// Arithmetic: a chain's register, its constants (kernel parameters: the compiler cannot fold them), what a lane makes
+// of them before its loop, its start, a step and what that counts for, its worth, and the same on the CPU.
 template <class Float, bool kFused>
 struct Scalar {
   using Value = Float;
   using Map = Float;
   static constexpr int kWork = 2, kFlop = 2;
   static Map map() { return kMap; }
+  static __device__ Map operands(const Map& map, int) { return map; }
   static __device__ Value start(float x) { return x; }
   static __device__ float step(float x, float c) { return kFused ? fmaf(x, x, c) : __fadd_rn(__fmul_rn(x, x), c); }
   static __device__ double step(double x, double c) { return kFused ? fma(x, x, c) : __dadd_rn(__dmul_rn(x, x), c); }
   static __device__ double worth(Value x) { return x; }
-  static double onCpu(float x, int steps) { return floatChain(sizeof(Float) == 4 ? 24 : 53, kFused, x, kMap, steps); }
+  static constexpr int kLanes = 1;  // of a warp that differ
+  static double onCpu(float x, int steps, int) {
+    return floatChain(sizeof(Float) == 4 ? 24 : 53, kFused, x, kMap, steps);
+  }
 };
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800  // and not launched
@@ -725,12 +964,14 @@ struct Packed {
   static constexpr float kLow = kBits == 11 ? -1.74f : -1.70f;
   static constexpr float kHigh = kBits == 11 ? -1.86f : -1.68f;
   static Map map() { return {kPack(kLow, kHigh), kPack(1, 1), kPack(-0.0f, -0.0f)}; }
+  static __device__ Map operands(const Map& map, int) { return map; }
   static __device__ Value start(float x) { return kPack(x, x); }
   static __device__ Value step(Value x, const Map& map) {
     return kFused ? __hfma2(x, x, map.c) : __hfma2(__hfma2(x, x, map.zero), map.one, map.c);
   }
   static __device__ double worth(Value x) { return __low2float(x) + __high2float(x); }
-  static double onCpu(float x, int steps) {
+  static constexpr int kLanes = 1;
+  static double onCpu(float x, int steps, int) {
     return floatChain(kBits, kFused, x, kLow, steps) + floatChain(kBits, kFused, x, kHigh, steps);
   }
 };
@@ -748,10 +989,12 @@ struct Int32 {
   };
   static constexpr int kWork = 2, kFlop = 0;
   static Map map() { return {1664525, 1013904223}; }
+  static __device__ Map operands(const Map& map, int) { return map; }
   static __device__ Value start(float x) { return bitsOf(x); }
   static __device__ Value step(Value x, const Map& map) { return x * map.a + map.c; }
   static __device__ double worth(Value x) { return x; }
-  static double onCpu(float start, int steps) {
+  static constexpr int kLanes = 1;
+  static double onCpu(float start, int steps, int) {
     unsigned x = bitsOf(start);
     for (int step = 0; step < steps; ++step) x = x * map().a + map().c;
     return x;
@@ -774,93 +1017,208 @@ struct IssueMix : Int32 {
     return {fmaf(x.f, x.f, kMap), fmaf(x.g, x.g, kMap), (x.u + map.a) ^ map.c};
   }
   static __device__ double worth(Value x) { return double(x.f) + x.g + x.u; }
-  static double onCpu(float start, int steps) {
+  static double onCpu(float start, int steps, int lane) {
     unsigned u = bitsOf(start);
     for (int step = 0; step < steps; ++step) u = (u + map().a) ^ map().c;
-    return Scalar<float, true>::onCpu(start, steps) + Scalar<float, true>::onCpu(-0.5f * start, steps) + u;
+    return IssueFma::onCpu(start, steps, lane) + IssueFma::onCpu(-0.5f * start, steps, lane) + u;
   }
 };
 
-#ifndef CUDA_DAYS_CPU
-// Tensor cores: a step is D += A B, 16 x 8 of D a warp. All of A and B is 2, so D counts the steps.
+// Tensor cores: a step is D += A B, with 16 x 8 of D a warp. The operands are small integers, exact in every type, and
+// tell places apart: an element of D gains tensorA * tensorB, summed over k, in a step. The four sums of a lane differ,
+// none is 0, and an exchange of two registers of A or of B changes what most lanes get. At most 73 a step, they stay
+// exact in FP32 over all steps of a launch. scripts/tests/test_day30_program.py holds all that.
+__host__ __device__ inline int tensorA(int row, int k) {
+  return 1 + row / 8 % 2 + (4 * (row % 8 + row / 16 * 8) + 2 * k) % 5 % 2;
+}
+__host__ __device__ inline int tensorB(int k, int column) {
+  return 1 + (column % 2 == 1 && k % 4 == 0) + (4 * k + 3 * (column / 2)) % 13 % 2;
+}
+inline int tensorSum(int row, int column, int depth) {
+  int sum = 0;
+  for (int k = 0; k < depth; ++k) sum += tensorA(row, k) * tensorB(k, column);
+  return sum;
+}
+
+// Where the elements are (PTX ISA, matrix fragments of mma.m8n8k4 to m16n8k32). With w elements in a register, lane
+// 4 g + t has in register r of A the row g + 8 (r % 2), from k = w t + 4 w (r / 2) on; in register r of B the column
+// g, from k = w t + 4 w r on; in register i of D the row g + 8 (i / 2) and the column 2 t + i % 2. Instructions of 8
+// rows are issued twice, for registers 0 and 1 of A. A failed check shows which lane got what: thread i is lane i % 32.
+__host__ __device__ inline int rowOfA(int lane, int r) { return lane / 4 + 8 * (r % 2); }
+__host__ __device__ inline int rowOfSum(int lane, int i) { return lane / 4 + 8 * (i % 4 / 2); }
+__host__ __device__ inline int columnOfSum(int lane, int i) { return 2 * (lane % 4) + i % 2 + 8 * (i / 4); }
+
 enum Mma { kFp16Turing, kFp16, kBf16, kTf32, kInt8Turing, kInt8, kFp64Ampere, kFp64 };
-#define MMA(instruction, a, b, type, input)                                              \
-  asm("mma.sync.aligned." instruction " {%0,%1,%2,%3}, {" a "}, {" b "}, {%0,%1,%2,%3};" \
-      : "+" type(v.d[0]), "+" type(v.d[1]), "+" type(v.d[2]), "+" type(v.d[3])           \
-      : input(two))
+
+#define MMA_SUMS(type) "+" type(v.d[0]), "+" type(v.d[1]), "+" type(v.d[2]), "+" type(v.d[3])
+#define MMA_2_1(instruction)                                                          \
+  asm("mma.sync.aligned." instruction " {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};" \
+      : MMA_SUMS("f")                                                                 \
+      : "r"(x.a[0]), "r"(x.a[1]), "r"(x.b[0]))
+#define MMA_4_2(instruction, type)                                                             \
+  asm("mma.sync.aligned." instruction " {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};" \
+      : MMA_SUMS(type)                                                                         \
+      : "r"(x.a[0]), "r"(x.a[1]), "r"(x.a[2]), "r"(x.a[3]), "r"(x.b[0]), "r"(x.b[1]))
+#define MMA_8_4(instruction)                                                                                           \
+  asm("mma.sync.aligned." instruction " {%0,%1,%2,%3}, {%4,%5,%6,%7,%8,%9,%10,%11}, {%12,%13,%14,%15}, {%0,%1,%2,%3};" \
+      : MMA_SUMS("d")                                                                                                  \
+      : "d"(x.a[0]), "d"(x.a[1]), "d"(x.a[2]), "d"(x.a[3]), "d"(x.a[4]), "d"(x.a[5]), "d"(x.a[6]), "d"(x.a[7]),        \
+      "d"(x.b[0]), "d"(x.b[1]), "d"(x.b[2]), "d"(x.b[3]))
 #define MMA_8_ROWS(instruction, type, input)                           \
   for (int i = 0; i < 4; i += 2)                                       \
-  asm("mma.sync.aligned." instruction " {%0,%1}, {%2}, {%2}, {%0,%1};" \
+  asm("mma.sync.aligned." instruction " {%0,%1}, {%2}, {%3}, {%0,%1};" \
       : "+" type(v.d[i]), "+" type(v.d[i + 1])                         \
-      : input(two))
+      : input(x.a[i / 2]), input(x.b[0]))
+
 template <Mma kMma, class Sum, int kDepth, class Input = unsigned>
 struct Tensor {
   struct Value {
     Sum d[4];
   };
-  using Map = Input;
+  struct Map {};
+  static constexpr int kWide = kMma == kInt8 || kMma == kInt8Turing ? 4 : kMma == kTf32 || kMma >= kFp64Ampere ? 1 : 2;
+  struct Operands {
+    Input a[kDepth / (2 * kWide)], b[kDepth / (4 * kWide)];
+  };
   static constexpr int kWork = 2 * 16 * 8 * kDepth / kWarp;
-  static constexpr int kFlop = kMma == kInt8 || kMma == kInt8Turing ? 0 : kWork;
-  static Map map() {
-    return kMma >= kFp64Ampere ? 2 : kFlop == 0 ? 0x02020202 : kMma == kTf32 ? 0x40000000 : 0x40004000;
+  static constexpr int kFlop = kWide == 4 ? 0 : kWork;
+  static Map map() { return {}; }
+
+  // An integer from 1 to 4 as this type's bits.
+  static __host__ __device__ unsigned bitsOfElement(int value) {
+    if (kWide == 4) return value;
+    const unsigned bits = bitsOf(float(value));
+    if (kMma == kTf32) return bits;
+    return kMma == kBf16 ? bits >> 16 : (bits >> 13) - ((127 - 15) << 10);
   }
-  static __device__ Value start(float x) {
+  // A register of elements, of which `element(e)` gives the e-th.
+  template <class Element>
+  static __host__ __device__ Input pack(Element element) {
+    if constexpr (kMma >= kFp64Ampere) {
+      return element(0);
+    } else {
+      unsigned word = 0;
+      for (int e = 0; e < kWide; ++e) word |= bitsOfElement(element(e)) << (32 / kWide * e);
+      return word;
+    }
+  }
+  // What a lane holds of A, from row `first` on, and of B.
+  static __host__ __device__ Operands fragments(int lane, int first) {
+    struct OfA {
+      int row, k;
+      __host__ __device__ int operator()(int e) const { return tensorA(row, k + e); }
+    };
+    struct OfB {
+      int k, column;
+      __host__ __device__ int operator()(int e) const { return tensorB(k + e, column); }
+    };
+    Operands x;
+    const int k = kWide * (lane % 4);
+    for (int r = 0; r < kDepth / (2 * kWide); ++r) x.a[r] = pack(OfA{first + rowOfA(lane, r), k + 4 * kWide * (r / 2)});
+    for (int r = 0; r < kDepth / (4 * kWide); ++r) x.b[r] = pack(OfB{k + 4 * kWide * r, lane / 4});
+    return x;
+  }
+  static __device__ Operands operands(const Map&, int lane) { return fragments(lane, 0); }
+  static __host__ __device__ Value start(float x) {
     const Sum first = int(64 * x);
     return {{first, first, first, first}};
   }
-  static __device__ Value step(Value v, [[maybe_unused]] Map two) {
-    if constexpr (kMma == kFp16Turing) MMA("m16n8k8.row.col.f32.f16.f16.f32", "%4,%4", "%4", "f", "r");
+  static __device__ Value step(Value v, [[maybe_unused]] const Operands& x) {
+#ifndef CUDA_DAYS_CPU
+    if constexpr (kMma == kFp16Turing) MMA_2_1("m16n8k8.row.col.f32.f16.f16.f32");
     if constexpr (kMma == kInt8Turing) MMA_8_ROWS("m8n8k16.row.col.s32.s8.s8.s32", "r", "r");
 #if __CUDA_ARCH__ >= 800
-    if constexpr (kMma == kFp16) MMA("m16n8k16.row.col.f32.f16.f16.f32", "%4,%4,%4,%4", "%4,%4", "f", "r");
-    if constexpr (kMma == kBf16) MMA("m16n8k16.row.col.f32.bf16.bf16.f32", "%4,%4,%4,%4", "%4,%4", "f", "r");
-    if constexpr (kMma == kTf32) MMA("m16n8k8.row.col.f32.tf32.tf32.f32", "%4,%4,%4,%4", "%4,%4", "f", "r");
-    if constexpr (kMma == kInt8) MMA("m16n8k32.row.col.s32.s8.s8.s32", "%4,%4,%4,%4", "%4,%4", "r", "r");
+    if constexpr (kMma == kFp16) MMA_4_2("m16n8k16.row.col.f32.f16.f16.f32", "f");
+    if constexpr (kMma == kBf16) MMA_4_2("m16n8k16.row.col.f32.bf16.bf16.f32", "f");
+    if constexpr (kMma == kTf32) MMA_4_2("m16n8k8.row.col.f32.tf32.tf32.f32", "f");
+    if constexpr (kMma == kInt8) MMA_4_2("m16n8k32.row.col.s32.s8.s8.s32", "r");
     if constexpr (kMma == kFp64Ampere) MMA_8_ROWS("m8n8k4.row.col.f64.f64.f64.f64", "d", "d");
 #endif
 #if __CUDA_ARCH__ >= 900
-    if constexpr (kMma == kFp64)
-      MMA("m16n8k16.row.col.f64.f64.f64.f64", "%4,%4,%4,%4,%4,%4,%4,%4", "%4,%4,%4,%4", "d", "d");
+    if constexpr (kMma == kFp64) MMA_8_4("m16n8k16.row.col.f64.f64.f64.f64");
+#endif
 #endif
     return v;
   }
-  static __device__ double worth(const Value& v) { return double(v.d[0]) + v.d[1] + v.d[2] + v.d[3]; }
-  static double onCpu(float x, int steps) { return 4 * (int(64 * x) + 4.0 * kDepth * steps); }
+  // The four sums weigh differently, so that two that changed places would show.
+  static __host__ __device__ double worth(const Value& v) {
+    return 1.0 * v.d[0] + 2.0 * v.d[1] + 3.0 * v.d[2] + 4.0 * v.d[3];
+  }
+  static constexpr int kLanes = kWarp;
+  static double onCpu(float x, int steps, int lane) {
+    double all = 0;
+    for (int i = 0; i < 4; ++i)
+      all += (i + 1) * (int(64 * x) + double(steps) * tensorSum(rowOfSum(lane, i), columnOfSum(lane, i), kDepth));
+    return all;
+  }
 };
 
 // Hopper reaches its peak with wgmma alone, which an -arch=sm_90a build has: four warps multiply A, in registers, by B,
-// in shared memory. All of both is 2, so the layout does not matter.
+// in shared memory. A lane holds A as for mma.sync, a warp 16 of 64 rows, and of D 32 sums: 4 for every 8 columns.
+constexpr int kGroup = 4 * kWarp;  // threads
+constexpr int kGroupColumns = 64, kGroupDepth = 16, kGroupSums = 32;
+double groupOnCpu(int steps, int thread) {
+  double all = 0;
+  for (int i = 0; i < kGroupSums; ++i) {
+    const int row = 16 * (thread / kWarp % 4) + rowOfSum(thread % kWarp, i);
+    all += (i + 1) * double(steps) * tensorSum(row, columnOfSum(thread % kWarp, i), kGroupDepth);
+  }
+  return all;
+}
+
+// B lies as wgmma wants it without swizzle: pieces of 8 columns and 8 steps of k, 128 bytes that hold one column after
+// the other; 8 pieces for all columns, then those of the other half of k. Word i has two steps of k.
+__host__ __device__ inline int columnOfWord(int i) { return i / 32 % 8 * 8 + i % 32 / 4; }
+__host__ __device__ inline int depthOfWord(int i) { return i / 256 * 8 + i % 4 * 2; }
+
+#ifndef CUDA_DAYS_CPU
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-__device__ bool wgmmaIsThere = true;
+__device__ bool sm90aIsThere = true;
 #else
-__device__ bool wgmmaIsThere = false;
+__device__ bool sm90aIsThere = false;
 #endif
 #define SUMS_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define SUMS_16(i) SUMS_4(i), SUMS_4(i + 4), SUMS_4(i + 8), SUMS_4(i + 12)
-__global__ void __launch_bounds__(kBlock) warpgroupPeak(double* out, ClockSpan* span, unsigned two, int steps) {
-  [[maybe_unused]] __shared__ __align__(128) unsigned b[64 * 16 / 2];
-  for (int i = threadIdx.x; i < 64 * 16 / 2; i += blockDim.x) b[i] = two;
+__global__ void __launch_bounds__(kBlock) warpgroupPeak(double* out, ClockSpan* span, int steps) {
+  using Fragments = Tensor<kFp16, float, kGroupDepth>;
+  constexpr int kWords = kGroupColumns * kGroupDepth / 2;
+  // First NaNs, then the operands, by the last warp alone: without the barrier the others would be early, and a NaN
+  // stays in a sum.
+  [[maybe_unused]] __shared__ __align__(128) unsigned b[kWords];
+  const int lane = threadIdx.x % kWarp;
+  for (int i = threadIdx.x; i < kWords; i += blockDim.x) b[i] = 0xFFFFFFFF;
   __syncthreads();
-  float d[32] = {};
+  if (threadIdx.x / kWarp == blockDim.x / kWarp - 1) {
+    for (int i = lane; i < kWords; i += kWarp) {
+      const unsigned low = Fragments::bitsOfElement(tensorB(depthOfWord(i), columnOfWord(i)));
+      b[i] = low | Fragments::bitsOfElement(tensorB(depthOfWord(i) + 1, columnOfWord(i))) << 16;
+    }
+  }
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  asm volatile("fence.proxy.async;" ::: "memory");  // wgmma reads by another way than these stores took
+#endif
+  __syncthreads();
+  [[maybe_unused]] const Fragments::Operands x = Fragments::fragments(lane, 16 * (threadIdx.x / kWarp % 4));
+  float d[kGroupSums] = {};
   startClock(span);
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  // Address and strides, in 16 bytes.
-  const std::uint64_t descriptor = __cvta_generic_to_shared(b) >> 4 | 1ull << 16 | 1ull << 32;
+  // In units of 16 bytes: the address, the way to the other half of k, the way to the next 8 columns.
+  const std::uint64_t descriptor = __cvta_generic_to_shared(b) >> 4 | 64ull << 16 | 8ull << 32;
   for (int step = 0; step < steps; step += kUnroll) {
     asm volatile("fence.proxy.async; wgmma.fence.sync.aligned;");
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u)
       asm volatile(
           "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,"
-          "%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, {%32,%32,%32,%32}, %33, 1, 1, 1, 0;"
+          "%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, {%32,%33,%34,%35}, %36, 1, 1, 1, 0;"
           : SUMS_16(0), SUMS_16(16)
-          : "r"(two), "l"(descriptor));
+          : "r"(x.a[0]), "r"(x.a[1]), "r"(x.a[2]), "r"(x.a[3]), "l"(descriptor));
     asm volatile("wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;" ::: "memory");
   }
 #endif
   stopClock(span);
-  float sum = 0;
-  for (const float element : d) sum += element;
+  double sum = 0;
+  for (int i = 0; i < kGroupSums; ++i) sum += (i + 1) * double(d[i]);
   out[blockIdx.x * blockDim.x + threadIdx.x] = sum;
 }
 #endif
@@ -869,6 +1227,7 @@ __global__ void __launch_bounds__(kBlock) warpgroupPeak(double* out, ClockSpan* 
 template <class Type>
 __global__ void arithmeticPeak(double* out, ClockSpan* span, typename Type::Map map, int steps) {
   const int thread = blockIdx.x * blockDim.x + threadIdx.x;
+  const auto operands = Type::operands(map, threadIdx.x % kWarp);
   typename Type::Value chain[kChains];
   for (int c = 0; c < kChains; ++c) chain[c] = Type::start(chainStart(thread % kSeeds, c));
   startClock(span);
@@ -876,7 +1235,7 @@ __global__ void arithmeticPeak(double* out, ClockSpan* span, typename Type::Map 
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
 #pragma unroll
-      for (int c = 0; c < kChains; ++c) chain[c] = Type::step(chain[c], map);
+      for (int c = 0; c < kChains; ++c) chain[c] = Type::step(chain[c], operands);
     }
   }
   stopClock(span);
@@ -945,68 +1304,226 @@ __global__ void matmulTiled(const float* a, const float* b, float* out, int d) {
   out[(blockIdx.y * kTile + y) * d + blockIdx.x * kTile + x] = sum;
 }
 
+// ---- Proof: every row at every element, at a ragged size by the CPU and at the timed size on the device
+
+// A result is compared with a reference: a function of the element's index, written once for both sides. At the ragged
+// size the CPU computes it for every element, and then the device compares the same output with the same reference,
+// which proves that its copy says what the CPU's says. At the timed size the device compares alone: a gigabyte in a
+// fraction of a millisecond. Nothing is left out. Sums and registers, a few megabytes, the CPU compares at all sizes.
+
+constexpr int kShift = 12345;
+constexpr int kChunks = 1024;  // parts of an output, each with its count of wrong elements
+
+// counts[kChunks] is the number of elements that were looked at. A NaN or an infinity is never within what is allowed.
+template <class T, class Want>
+__global__ void findWrong(const T* got, size_t count, size_t chunk, Want want, double allowed, unsigned* counts) {
+  unsigned seen = 0;
+  for (size_t i = blockIdx.x * size_t(blockDim.x) + threadIdx.x; i < count; i += gridDim.x * size_t(blockDim.x)) {
+    ++seen;
+    const auto difference = got[i] - want(i);
+    if (!(fabs(difference) <= allowed)) atomicAdd(&counts[i / chunk], 1u);
+  }
+  for (int lane = kWarp / 2; lane > 0; lane /= 2) seen += __shfl_xor_sync(0xffffffffu, seen, lane);
+  if (threadIdx.x % kWarp == 0) atomicAdd(&counts[kChunks], seen);
+}
+
+struct Copied {
+  __host__ __device__ float operator()(size_t i) const { return pattern(unsigned(i)); }
+};
+
+struct Added {
+  __host__ __device__ float operator()(size_t i) const { return pattern(unsigned(i)) + pattern(unsigned(i) + kShift); }
+};
+
+struct Scaled {  // exact in float, and so in double
+  __host__ __device__ float operator()(size_t i) const {
+    return pattern(unsigned(i)) + kScale * pattern(unsigned(i) + kShift);
+  }
+};
+
+struct Heated {
+  int g;
+  __host__ __device__ double operator()(size_t cell) const {
+    const int i = int(cell);
+    const int x = i % g, y = i / g % g, z = i / g / g;
+    if (x == 0 || y == 0 || z == 0 || x == g - 1 || y == g - 1 || z == g - 1) return pattern(i);
+    const double beside = double(pattern(i - 1)) + pattern(i + 1);
+    const double above = double(pattern(i - g)) + pattern(i + g);
+    const double behind = double(pattern(i - g * g)) + pattern(i + g * g);
+    return pattern(i) + kHeat * (beside + above + behind);
+  }
+};
+
+struct Product {
+  int d;
+  __host__ __device__ double operator()(size_t element) const {
+    const unsigned row = unsigned(element) / d, column = unsigned(element) % d;
+    double sum = 0;
+    for (int k = 0; k < d; ++k) sum += double(pattern(row * d + k)) * pattern(k * d + column + kShift);
+    return sum;
+  }
+};
+
+// What the FMAs of the curve make of each value of the pattern, by a table of 2^16 that the CPU computed.
+struct Raised {
+  const float* table;
+  int fmas;
+  __host__ __device__ float operator()(size_t i) const {
+    return int(i % 4) < fmas ? table[patternIndex(unsigned(i))] : pattern(unsigned(i));
+  }
+};
+
+constexpr int raisedTable(int fmas) { return fmas < 8 ? 0 : 1 + raisedTable(fmas / 2); }
+constexpr int kRaisedTables = raisedTable(kMostFmas) + 1;
+
+// One table after another, after 1, 2, 4, ... FMAs on every value.
+const vector<float>& raisedTables() {
+  static const vector<float> tables = [] {
+    vector<float> now(kPatternValues), all;
+    for (int v = 0; v < kPatternValues; ++v) now[v] = patternValue(v);
+    for (int table = 0, done = 0; table < kRaisedTables; ++table) {
+      for (; done < 1 << table; ++done)
+        for (float& x : now) x = std::fma(x, x, kMap);
+      all.insert(all.end(), now.begin(), now.end());
+    }
+    return all;
+  }();
+  return tables;
+}
+
+// The sum of the bits of all words of the pattern before word n, modulo 2^32, without adding them up: an aligned run of
+// 2^k words, k up to 16, holds the values of an aligned run of 2^k in ascending order, and n is a sum of such runs.
+class SumBefore {
+ public:
+  SumBefore() : below_(kPatternValues + 1) {
+    for (int v = 0; v < kPatternValues; ++v) below_[v + 1] = below_[v] + bitsOf(patternValue(v));
+  }
+
+  unsigned operator()(size_t n) const {
+    unsigned sum = unsigned(n >> kPatternBits) * below_.back();
+    for (int k = kPatternBits - 1; k >= 0; --k) {
+      if ((n >> k) % 2 == 0) continue;
+      const unsigned first = patternIndex(unsigned(n >> (k + 1) << (k + 1))) >> k << k;
+      sum += below_[first + (1u << k)] - below_[first];
+    }
+    return sum;
+  }
+
+ private:
+  vector<unsigned> below_;  // for each value, the sum of the bits of all that are smaller
+};
+
 // ---- A problem
 
 struct Sizes {
   int words, large;  // floats of a stream, and of a large one
   int grid, matrix;  // of the stencil, the products
-  int sms, wave;  // wave: blocks that fit at once
+  int sms;
+  int perSm;  // blocks of kBlock threads on an SM at once; 0: as many as are resident, which the runtime knows
   int l2Bytes;
   int length;  // of the loops: 1 is the shortest
 };
 
 // No launch shape divides 100,052: it is a multiple of 4, as float4 needs, and of none of 8, 32 or 256.
-constexpr Sizes kRagged = {100052, 100052, 19, 80, 3, 6, 200000, 1};
+constexpr Sizes kRagged = {100052, 100052, 19, 80, 3, 2, 200000, 1};
+// For compute-sanitizer: four SMs' worth of blocks reach every barrier and every guard.
+constexpr Sizes kSanitizerSizes = {1 << 18, 1 << 18, kWarp, 4 * kTile, 4, 2, 1 << 18, 1};
 
-Sizes timedSizes(const cudaDeviceProp& gpu) {
-  size_t free = 0, total = 0;
-  CUDA_CHECK(cudaMemGetInfo(&free, &total));
-  const size_t least = kTimes * gpu.l2CacheSize;
-  const size_t bytes = kOnCpu ? least : std::max(kStreamBytes, least);
-  const int words = int(bytes / sizeof(float) / kSmBlock * kSmBlock);
-  int large = kTimes;
-  while (large > 1 && 3 * large * bytes > free / 2) large /= 2;  // a card with little memory
-  const int grid = int(std::cbrt(words / 2)) / kWarp * kWarp;
-  return {words, large * words, grid, kMatrix, gpu.multiProcessorCount,
-      gpu.multiProcessorCount * (gpu.maxThreadsPerMultiProcessor / kBlock), gpu.l2CacheSize, kOnCpu ? 1 : kLength};
-}
-
-constexpr int kShift = 12345;
-
-template <class T>
-void fill(const DeviceBuffer<T>& buffer, int shift) {
-  vector<T> host(buffer.count());
-  for (size_t i = 0; i < host.size(); ++i) host[i] = pattern(unsigned(i) + shift);
-  CUDA_CHECK(cudaMemcpy(buffer, host.data(), buffer.bytes(), cudaMemcpyHostToDevice));
-}
+constexpr size_t kPageBytes = 2 << 20;  // what cudaMalloc hands out at least
+constexpr size_t kStagingWords = 1 << 22;  // of pinned memory, through which the inputs go
 
 struct Problem {
-  explicit Problem(const Sizes& of)
-      : sizes(of),
-        a(of.large),
-        b(of.large),
-        out(of.large),
-        results(std::max(ceilDivide(of.large, kBlock), 2 * of.sms * kSmBlock)),
-        wideA(of.words / 2),
-        wideB(of.words / 2),
-        wideOut(of.words / 2),
-        span(1),
-        before(of.large + 1) {
-    fill(a, 0);
-    fill(b, kShift);
-    fill(wideA, 0);
-    fill(wideB, kShift);
-    for (int i = 0; i < of.large; ++i) before[i + 1] = before[i] + bitsOf(pattern(i));
+  // The one list of the buffers. What is asked for before anything is allocated, the size of the large streams and the
+  // allocations all follow from it.
+  enum Name { kA, kB, kOut, kResults, kWideA, kWideB, kWideOut, kSpan, kCounts, kTables, kTurn, kBuffers };
+  static std::array<size_t, kBuffers> bytesOf(const Sizes& of) {
+    const size_t large = sizeof(float) * of.large, wide = sizeof(double) * (of.words / 2);
+    const size_t results = std::max(ceilDivide(of.large, kBlock), 2 * of.sms * kSmBlock);
+    return {large, large, large, sizeof(double) * results, wide, wide, wide, sizeof(ClockSpan),
+        sizeof(unsigned) * (kChunks + 1), sizeof(float) * kRaisedTables * kPatternValues, 2 * sizeof(unsigned)};
+  }
+  static size_t bytes(const Sizes& of) {
+    size_t sum = 0;
+    for (const size_t buffer : bytesOf(of)) sum += (buffer + 2 * kRedZone + kPageBytes - 1) / kPageBytes * kPageBytes;
+    return sum;
   }
 
-  static size_t bytes(const Sizes& of) { return sizeof(float) * (5 * size_t(of.large) + 3 * size_t(of.words)); }
+  Problem(const Sizes& of, cudaStream_t stream)
+      : sizes(of),
+        a(count<float>(kA)),
+        b(count<float>(kB)),
+        out(count<float>(kOut)),
+        results(count<double>(kResults)),
+        wideA(count<double>(kWideA)),
+        wideB(count<double>(kWideB)),
+        wideOut(count<double>(kWideOut)),
+        span(count<ClockSpan>(kSpan)),
+        counts(count<unsigned>(kCounts)),
+        tables(count<float>(kTables)),
+        turn(count<unsigned>(kTurn)) {
+    const PinnedBuffer<double> staging(kStagingWords);
+    fill(a, staging, 0, stream);
+    fill(b, staging, kShift, stream);
+    fill(wideA, staging, 0, stream);
+    fill(wideB, staging, kShift, stream);
+    float* const copy = reinterpret_cast<float*>(&staging[0]);
+    std::copy(raisedTables().begin(), raisedTables().end(), copy);
+    upload(tables, copy, tables.bytes(), stream);
+    CUDA_CHECK(cudaMemsetAsync(turn, 0, turn.bytes(), stream));
+  }
+  static_assert(sizeof(float) * kRaisedTables * kPatternValues <= sizeof(double) * kStagingWords, "staging");
+
+  template <class T>
+  size_t count(Name name) const {
+    return bytesOf(sizes)[name] / sizeof(T);
+  }
+
+  // Blocks of a kernel that are resident on one SM.
+  template <class... P>
+  int perSm(void (*kernel)(P...)) const {
+    int blocks = sizes.perSm;
+    if (blocks == 0) CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, kBlock, 0));
+    return blocks;
+  }
+
   const Sizes sizes;
   const DeviceBuffer<float> a, b, out;
   const DeviceBuffer<double> results;
   const DeviceBuffer<double> wideA, wideB, wideOut;
   const DeviceBuffer<ClockSpan> span;
-  vector<unsigned> before;  // the sum of all words of `a` before each, modulo 2^32
+  const DeviceBuffer<unsigned> counts;
+  const DeviceBuffer<float> tables;
+  const DeviceBuffer<unsigned> turn;
+  const SumBefore sumBefore;
+
+ private:
+  template <class T>
+  static void fill(
+      const DeviceBuffer<T>& buffer, const PinnedBuffer<double>& staging, unsigned shift, cudaStream_t stream) {
+    T* const values = reinterpret_cast<T*>(&staging[0]);
+    for (size_t done = 0; done < buffer.count(); done += kStagingWords) {
+      const size_t part = std::min(kStagingWords, buffer.count() - done);
+      for (size_t i = 0; i < part; ++i) values[i] = pattern(unsigned(done + i) + shift);
+      upload(buffer + done, values, part * sizeof(T), stream);
+    }
+  }
 };
+
+Sizes timedSizes(const cudaDeviceProp& gpu, Mode mode) {
+  if (kForSanitizer) return kSanitizerSizes;
+  size_t free = 0, total = 0;
+  CUDA_CHECK(cudaMemGetInfo(&free, &total));
+  const size_t least = kTimes * gpu.l2CacheSize;
+  const size_t bytes = kOnCpu ? least : std::max(kStreamBytes, least);
+  const int words = int(bytes / sizeof(float) / kSmBlock * kSmBlock);
+  const int grid = int(std::cbrt(words / 2)) / kWarp * kWarp;
+  Sizes sizes = {words, kTimes * words, grid, kMatrix, gpu.multiProcessorCount, 0, gpu.l2CacheSize,
+      kOnCpu                     ? 1
+          : mode == Mode::kCheck ? 8
+                                 : kLength};
+  while (sizes.large > words && Problem::bytes(sizes) > free / 2) sizes.large /= 2;  // a card with little memory
+  return sizes;
+}
 
 // ---- The tables: ceilings with the shapes that compete for them, and what stands under
 
@@ -1024,30 +1541,83 @@ struct Row {
   double work;  // of a launch, in what the level counts
   double flop;
   double bytes;  // asked of that level
-  double perClock = 0;  // what an SM can do, if known
+  double perClock = 0;  // of the work, what an SM can do, if known: the row has a percentage of it
+  double flopPerClock = 0;  // what an SM can do, where the row stands under other lines than those of its level
   double leastBytes = 0;
   double fmas = 0;  // of the floating-point instructions
   Launch launch = {};
+  int sms = 0;  // how many have a block, where that is the point
   void* out = nullptr;
-  size_t outBytes = 0;
-  std::function<Verdict(const void* got)> judge = {};
+  size_t outBytes = 0, bufferBytes = 0;
+  std::function<Verdict(const void* got)> onCpu = {};
+  std::function<Verdict(cudaStream_t)> onDevice = {};  // empty: the CPU compares at every size
+  bool proven = false;
 
   template <class T, class Want>
   void writes(const DeviceBuffer<T>& buffer, size_t count, Want want, double allowed = 0) {
     out = buffer;
     outBytes = count * sizeof(T);
-    judge = [count, want, allowed](const void* got) {
+    bufferBytes = buffer.bytes();
+    onCpu = [count, want, allowed](const void* got) {
       const T* values = static_cast<const T*>(got);
-      Verdict verdict;
-      verdict.checked = count;
-      for (size_t i = 0; i < count; ++i) verdict.wrong += values[i] != T(want(unsigned(i)));
-      if (verdict.wrong == 0) return verdict;
-      return compare(values, 1, count, 0, allowed, [&](size_t, size_t i) -> double { return want(unsigned(i)); });
+      return compare(values, 1, count, 0, allowed, [&](size_t, size_t i) -> double { return want(i); });
     };
   }
   string name() const { return level + "-" + kind; }
+  string variant() const { return shape.empty() || shape == kind ? name() : name() + ", " + shape; }
 };
 using Shapes = vector<Row>;
+
+// Compares on the device. `onCpu` is the same reference, whose tables are in the host's memory.
+template <class T, class Want>
+Verdict compareOnDevice(
+    const Problem& p, const T* got, size_t count, Want want, Want onCpu, double allowed, cudaStream_t stream) {
+  CUDA_CHECK(cudaMemsetAsync(p.counts, 0, p.counts.bytes(), stream));
+  const size_t chunk = (count + kChunks - 1) / kChunks;
+  const int blocks = int(std::min<size_t>((count + kBlock - 1) / kBlock, 8 * p.sizes.sms));
+  findWrong<T, Want><<<blocks, kBlock, 0, stream>>>(got, count, chunk, want, allowed, p.counts);
+  finish("findWrong", stream);
+  vector<unsigned> counts(kChunks + 1);
+  download(counts.data(), p.counts, p.counts.bytes(), stream);
+  Verdict verdict;
+  verdict.checked = count;
+  size_t first = kChunks;
+  for (size_t c = kChunks; c-- > 0;) {
+    verdict.wrong += counts[c];
+    if (counts[c] > 0) first = c;
+  }
+  if (counts[kChunks] != count) {
+    ++verdict.wrong;
+    verdict.message = "the comparison on the device looked at " + to_string(counts[kChunks]) + " elements";
+  } else if (first < kChunks) {  // the CPU looks for it in this part of the output
+    const size_t begin = first * chunk;
+    vector<T> part(std::min(chunk, count - begin));
+    download(part.data(), got + begin, part.size() * sizeof(T), stream);
+    size_t i = 0;
+    while (i < part.size() && std::fabs(part[i] - onCpu(begin + i)) <= allowed) ++i;
+    char text[160] = "the device found a difference that the CPU does not see: their references differ";
+    if (i < part.size())
+      snprintf(text, sizeof text, "first wrong element %zu: got %.9g, want %.9g", begin + i, double(part[i]),
+          double(onCpu(begin + i)));
+    verdict.message = text;
+  }
+  return verdict;
+}
+
+// For outputs that are compared on the device at the timed size.
+template <class T, class Want>
+void writesMuch(Row& row, const Problem& p, const DeviceBuffer<T>& buffer, size_t count, Want want, Want onCpu,
+    double allowed = 0) {
+  row.writes(buffer, count, onCpu, allowed);
+  const T* const got = buffer;
+  row.onDevice = [&p, got, count, want, onCpu, allowed](
+                     cudaStream_t stream) { return compareOnDevice(p, got, count, want, onCpu, allowed, stream); };
+}
+template <class T, class Want>
+void writesMuch(
+    Row& row, const Problem& p, const DeviceBuffer<T>& buffer, size_t count, Want want, double allowed = 0) {
+  writesMuch(row, p, buffer, count, want, want, allowed);
+}
 
 template <class... P>
 Launch launch(void (*kernel)(P...), dim3 grid, dim3 block, int shared, std::common_type_t<P>... arguments) {
@@ -1059,48 +1629,51 @@ Pack<float, kWords>* packs(const DeviceBuffer<float>& buffer) {
   return reinterpret_cast<Pack<float, kWords>*>(&buffer[0]);
 }
 
-// With 0 `resident` blocks, one for every tile.
+// One block for every tile, or as many as are resident at once (a full wave), or half of them.
+enum Blocks { kOneATile, kHalfWave, kWave };
+
 template <Access kAccess, int kWords, int kLoads>
-Row streamRow(const Problem& p, int words, int resident) {
+Row streamRow(const Problem& p, int words, Blocks number) {
   constexpr const char* kNames[] = {"read", "write", "copy", "triad"};
   constexpr int kStreams = kAccess == kTriad ? 3 : kAccess == kCopy ? 2 : 1;
-  const int tile = kBlock * kLoads;
+  const auto kernel = streamDram<kAccess, kWords, kLoads>;
+  const size_t tile = kBlock * kLoads;
   const int count = words / kWords;
-  const int blocks = resident == 0 ? ceilDivide(count, tile) : resident;
+  const int wave = p.sizes.sms * p.perSm(kernel);
+  const int blocks = number == kOneATile ? ceilDivide(count, int(tile)) : number == kWave ? wave : wave / 2;
   const double bytes = 4.0 * kStreams * words;
   Row row = {"dram", kNames[kAccess], "float" + to_string(kWords) + " x " + to_string(kLoads), "streamDram", bytes,
       kAccess == kTriad ? 2.0 * words : 0, bytes};
   if (words > p.sizes.words) row.kind += "-large";
-  if (resident > 0) row.shape += ", " + to_string(resident) + " blocks";
-  const auto sums = [=, &p](unsigned i) {
-    unsigned sum = 0;
-    for (unsigned first = i * tile; first < unsigned(count); first += blocks * tile)
-      sum += p.before[std::min<unsigned>(first + tile, count) * kWords] - p.before[first * kWords];
-    return sum;
-  };
-  const auto values = [](unsigned i) { return pattern(i) + (kAccess == kTriad ? kScale * pattern(i + kShift) : 0); };
-  if (kAccess == kRead)
-    row.writes(p.results, blocks, sums);
-  else
-    row.writes(p.out, words, values);
-  row.launch = launch(streamDram<kAccess, kWords, kLoads>, blocks, kBlock, 0, packs<kWords>(p.a), packs<kWords>(p.b),
-      packs<kWords>(p.out), p.results, count);
+  if (number != kOneATile) row.shape += ", " + to_string(blocks) + " blocks";
+  if constexpr (kAccess == kRead) {
+    row.writes(p.results, blocks, [=, &p](size_t block) {
+      unsigned sum = 0;
+      for (size_t first = block * tile; first < size_t(count); first += blocks * tile)
+        sum += p.sumBefore(std::min<size_t>(first + tile, count) * kWords) - p.sumBefore(first * kWords);
+      return sum;
+    });
+  } else {
+    writesMuch(row, p, p.out, words, std::conditional_t<kAccess == kTriad, Scaled, Copied>());
+  }
+  row.launch =
+      launch(kernel, blocks, kBlock, 0, packs<kWords>(p.a), packs<kWords>(p.b), packs<kWords>(p.out), p.results, count);
   return row;
 }
 
 template <Access kAccess, int kWords, int... kLoads>
-void addStreams(Shapes& shapes, const Problem& p, int words, int resident) {
-  (shapes.push_back(streamRow<kAccess, kWords, kLoads>(p, words, resident)), ...);
+void addStreams(Shapes& shapes, const Problem& p, int words, Blocks blocks) {
+  (shapes.push_back(streamRow<kAccess, kWords, kLoads>(p, words, blocks)), ...);
 }
 
 template <Access kAccess>
 Shapes streamShapes(const Problem& p, int words) {
   Shapes shapes;
-  for (const int resident : {0, p.sizes.wave / 2, p.sizes.wave}) {
-    if (resident > 0 && words > p.sizes.words) break;  // one pass is best
-    addStreams<kAccess, 4, 1, 2, 4, 8>(shapes, p, words, resident);
-    addStreams<kAccess, 2, 1, 2, 4, 8>(shapes, p, words, resident);
-    addStreams<kAccess, 1, 1, 2, 4, 8>(shapes, p, words, resident);
+  for (const Blocks blocks : {kOneATile, kHalfWave, kWave}) {
+    if (blocks != kOneATile && words > p.sizes.words) break;  // one pass is best
+    addStreams<kAccess, 4, 1, 2, 4, 8>(shapes, p, words, blocks);
+    addStreams<kAccess, 2, 1, 2, 4, 8>(shapes, p, words, blocks);
+    addStreams<kAccess, 1, 1, 2, 4, 8>(shapes, p, words, blocks);
   }
   return shapes;
 }
@@ -1110,18 +1683,21 @@ Row sliceRow(const Problem& p, const char* level, double sliceBytes, int block, 
   const int slice = std::max(1, int(sliceBytes / 32 / block)) * 2 * block;
   const int blocks = p.sizes.sms;
   const int trips = 8 * p.sizes.length * kSmBlock / block;
-  const unsigned covered = kInFlight * trips * block;  // vectors of 16 bytes
+  const size_t covered = size_t(kInFlight) * trips * block;  // vectors of 16 bytes
   const double bytes = 16.0 * covered * blocks;
   Row row = {level, kRoute == kRotating ? "rotating" : "read", to_string(slice / 64) + " KiB per SM", "readSlices",
       bytes, 0, bytes, perClock};
-  row.writes(p.results, blocks, [=, &p](unsigned block) {
+  row.writes(p.results, blocks, [=, &p](size_t block) {
+    const auto sumOf = [&](size_t owner, size_t vectors) {
+      return p.sumBefore(4 * (owner * slice + vectors)) - p.sumBefore(4 * owner * slice);
+    };
+    const size_t passes = covered / slice;
     unsigned sum = 0;
-    for (unsigned pass = 0; pass * slice < covered; ++pass) {
-      const unsigned owner = kRoute == kRotating ? (block + pass) % blocks : block;
-      const unsigned vectors = std::min<unsigned>(slice, covered - pass * slice);
-      sum += p.before[4 * (owner * slice + vectors)] - p.before[4 * owner * slice];
-    }
-    return sum;
+    if (kRoute == kRotating)
+      for (size_t pass = 0; pass < passes; ++pass) sum += sumOf((block + pass) % blocks, slice);
+    else
+      sum = unsigned(passes) * sumOf(block, slice);
+    return sum + sumOf(kRoute == kRotating ? (block + passes) % blocks : block, covered % slice);
   });
   row.launch = launch(
       readSlices<kRoute>, blocks, block, shared, reinterpret_cast<uint4*>(&p.a[0]), p.results, p.span, slice, trips);
@@ -1138,6 +1714,23 @@ Shapes sliceShapes(const Problem& p, const char* level, double sliceBytes, doubl
   return shapes;
 }
 
+// Working sets from the step of a block of 256 threads to four times the L2. From kWide on it takes 1024 threads to
+// keep DRAM busy, for which the slices must be whole steps of theirs.
+Shapes sweepRows(const Problem& p, const cudaDeviceProp& gpu) {
+  constexpr double kFirst = 8 << 10, kWide = 512 << 10;
+  const int shared = int(gpu.sharedMemPerBlockOptin) - 1024;
+  CUDA_CHECK(cudaFuncSetAttribute(readSlices<kThroughL1>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
+  const double last = std::min(double(kTimes) * p.sizes.l2Bytes, sizeof(float) * double(p.sizes.words)) / p.sizes.sms;
+  Shapes rows;
+  for (int i = 0; i < kSweepSizes; ++i) {
+    const double bytes = kFirst * std::pow(last / kFirst, i / (kSweepSizes - 1.0));
+    Row row = sliceRow<kThroughL1>(p, "sweep", bytes, bytes < kWide ? kBlock : kSmBlock, 0, shared);
+    row.kind = row.shape;
+    if (rows.empty() || row.kind != rows.back().kind) rows.push_back(row);
+  }
+  return rows;
+}
+
 Row sharedRow(const Problem& p, int ways, double perClock) {
   const int trips = 32 * p.sizes.length;
   const int blocks = p.sizes.sms;
@@ -1148,59 +1741,179 @@ Row sharedRow(const Problem& p, int ways, double perClock) {
   for (int i = 0; i < trips * kWarp * kHops; ++i)
     sums[i % kWarp] +=
         bitsOf(pattern(i / kWarp / kHops % kTurns * kTurn + i % kWarp * ways + i / kWarp % kHops * kHop));
-  row.writes(p.results, blocks * kSmBlock, [=](unsigned i) { return sums[i % kWarp]; });
+  row.writes(p.results, size_t(blocks) * kSmBlock, [=](size_t i) { return sums[i % kWarp]; });
   row.launch = launch(readShared, blocks, kSmBlock, 0, p.results, p.span, ways, trips);
   return row;
 }
 
+// Blocks of `threads` on each of so many SMs.
+struct Grid {
+  int sms, perSm, threads = kBlock, shared = 0;
+
+  int blocks() const { return sms * perSm; }
+};
+
 template <class Type>
-Row arithmeticRow(const Problem& p, const string& kind, const char* shape, double perClock, int blocks) {
-  const int steps = 8 * kUnroll * p.sizes.length;
-  const double all = double(kChains) * steps * blocks * kBlock;
+Row arithmeticRow(const Problem& p, const char* kind, const char* shape, double perClock, const Grid& grid) {
+  const int blocks = grid.blocks();
+  int steps = 8 * kUnroll * p.sizes.length;
+  const double clocksPerStep = perClock > 0 ? double(kChains) * Type::kWork * grid.perSm * grid.threads / perClock : 0;
+  while (steps > 8 * kUnroll && steps * clocksPerStep > kLaunchClocks) steps /= 2;
+  const double all = double(kChains) * steps * blocks * grid.threads;
   Row row = {"compute", kind, shape, "arithmeticPeak", all * Type::kWork, all * Type::kFlop, 0, perClock};
-  vector<double> seeds;
-  for (int seed = 0; seed < kSeeds; ++seed) {
-    double sum = 0;
-    for (int c = 0; c < kChains; ++c) sum += Type::onCpu(chainStart(seed, c), steps);
-    seeds.push_back(sum);
+  vector<double> sums;  // of the seeds, for each lane that differs
+  for (int lane = 0; lane < Type::kLanes; ++lane) {
+    for (int seed = 0; seed < kSeeds; ++seed) {
+      double sum = 0;
+      for (int c = 0; c < kChains; ++c) sum += Type::onCpu(chainStart(seed, c), steps, lane);
+      sums.push_back(sum);
+    }
   }
-  row.writes(p.results, blocks * kBlock, [seeds](unsigned i) { return seeds[i % kSeeds]; });
-  row.launch = launch(arithmeticPeak<Type>, blocks, kBlock, 0, p.results, p.span, Type::map(), steps);
+  row.writes(
+      p.results, size_t(blocks) * grid.threads, [=](size_t i) { return sums[i % Type::kLanes * kSeeds + i % kSeeds]; });
+  row.launch = launch(arithmeticPeak<Type>, blocks, grid.threads, grid.shared, p.results, p.span, Type::map(), steps);
   return row;
 }
 
-#ifndef CUDA_DAYS_CPU
-Row wgmmaRow(const Problem& p, double perClock) {
+// A full wave: as many blocks as are resident at once, and for mma.sync 16 warps an SM, which are enough.
+template <class Type>
+Row arithmeticRow(const Problem& p, const char* kind, const char* shape, double perClock) {
+  const int perSm = Type::kLanes > 1 ? 2 : p.perSm(arithmeticPeak<Type>);
+  return arithmeticRow<Type>(p, kind, shape, perClock, {p.sizes.sms, perSm});
+}
+
+Row wgmmaRow([[maybe_unused]] const Problem& p, [[maybe_unused]] double perClock) {
+#ifdef CUDA_DAYS_CPU
+  return {};
+#else
   const int steps = 4 * kUnroll * p.sizes.length;
   const int blocks = 2 * p.sizes.sms;
-  const double flop = 64.0 * 64 * 16 * 2 / (4 * kWarp) * steps * blocks * kBlock;
+  const double flop = 64.0 * kGroupColumns * kGroupDepth * 2 / kGroup * steps * blocks * kBlock;
   Row row = {"compute", "tensor-fp16-wgmma", "wgmma m64n64k16", "warpgroupPeak", flop, flop, 0, perClock};
-  row.writes(p.results, blocks * kBlock, [=](unsigned) { return 32 * 4.0 * 16 * steps; });
-  row.launch = launch(warpgroupPeak, blocks, kBlock, 0, p.results, p.span, 0x40004000, steps);
+  vector<double> sums;
+  for (int thread = 0; thread < kGroup; ++thread) sums.push_back(groupOnCpu(steps, thread));
+  row.writes(p.results, size_t(blocks) * kBlock, [=](size_t i) { return sums[i % kGroup]; });
+  row.launch = launch(warpgroupPeak, blocks, kBlock, 0, p.results, p.span, steps);
   return row;
-}
 #endif
+}
+
+// Every kind of arithmetic: the instruction, the code that has it, the cards that have it, and what an SM does of it
+// per clock. Of several lines with one kind, the last one counts that the loaded code has. The tensor cores of cards
+// from 8.6 on up to Hopper do next to no FP64.
+constexpr int kSm90a = 91;  // what only sm_90a has, as if it were a compute capability between 9.0 and the next
+constexpr int kLastCard = 999;
+using LanesOf = int PerClock::*;
+struct Arithmetic {
+  const char* kind;
+  const char* shape;
+  int code;  // the least compute capability that its instruction is compiled for
+  int firstCard, lastCard;
+  LanesOf lanes;
+  double perLane;
+  Row (*row)(const Problem& p, const Arithmetic& of, double perClock);
+};
 
 template <class Type>
-Row issueRow(const Problem& p, const char* shape, int blocks) {
-  Row row = arithmeticRow<Type>(p, "warp-instructions", shape, 4, blocks);
+Row rowOf(const Problem& p, const Arithmetic& of, double perClock) {
+  return arithmeticRow<Type>(p, of.kind, of.shape, perClock);
+}
+template <class Type>
+constexpr auto onGpu() {
+  if constexpr (kOnCpu)
+    return nullptr;
+  else
+    return rowOf<Type>;
+}
+
+const Arithmetic kArithmetic[] = {
+    {"fp32-fma", "8 chains", 75, 75, kLastCard, &PerClock::fp32, 2, rowOf<Scalar<float, true>>},
+    {"fp32-muladd", "8 chains", 75, 75, kLastCard, &PerClock::fp32, 1, rowOf<Scalar<float, false>>},
+    {"fp64-fma", "8 chains", 75, 75, kLastCard, &PerClock::fp64, 2, rowOf<Scalar<double, true>>},
+    {"fp64-muladd", "8 chains", 75, 75, kLastCard, &PerClock::fp64, 1, rowOf<Scalar<double, false>>},
+    {"fp16x2-fma", "8 chains", 75, 75, kLastCard, &PerClock::fp16, 2, rowOf<Half<true>>},
+    {"fp16x2-muladd", "8 chains", 75, 75, kLastCard, &PerClock::fp16, 1, rowOf<Half<false>>},
+    {"bf16x2-fma", "8 chains", 80, 80, kLastCard, &PerClock::bf16, 2, rowOf<Brain<true>>},
+    {"bf16x2-muladd", "8 chains", 80, 80, kLastCard, &PerClock::bf16, 1, rowOf<Brain<false>>},
+    {"int32-mad", "8 chains", 75, 75, kLastCard, &PerClock::int32, 2, rowOf<Int32>},
+    {"tensor-fp16", "mma.sync m16n8k8", 75, 75, kLastCard, &PerClock::tensor, 1,
+        onGpu<Tensor<kFp16Turing, float, 8>>()},
+    {"tensor-fp16", "mma.sync m16n8k16", 80, 80, kLastCard, &PerClock::tensor, 1, onGpu<Tensor<kFp16, float, 16>>()},
+    {"tensor-bf16", "mma.sync m16n8k16", 80, 80, kLastCard, &PerClock::tensor, 1, onGpu<Tensor<kBf16, float, 16>>()},
+    {"tensor-tf32", "mma.sync m16n8k8", 80, 80, kLastCard, &PerClock::tensor, 0.5, onGpu<Tensor<kTf32, float, 8>>()},
+    {"tensor-int8", "mma.sync m8n8k16", 75, 75, kLastCard, &PerClock::tensor, 2, onGpu<Tensor<kInt8Turing, int, 16>>()},
+    {"tensor-int8", "mma.sync m16n8k32", 80, 80, kLastCard, &PerClock::tensor, 2, onGpu<Tensor<kInt8, int, 32>>()},
+    {"tensor-fp64", "mma.sync m8n8k4", 80, 80, 80, &PerClock::tensor, 1.0 / 16,
+        onGpu<Tensor<kFp64Ampere, double, 4, double>>()},
+    {"tensor-fp64", "mma.sync m8n8k4", 80, 90, kLastCard, &PerClock::tensor, 1.0 / 16,
+        onGpu<Tensor<kFp64Ampere, double, 4, double>>()},
+    {"tensor-fp64", "mma.sync m16n8k16", 90, 90, kLastCard, &PerClock::tensor, 1.0 / 16,
+        onGpu<Tensor<kFp64, double, 16, double>>()},
+    {"tensor-fp16-wgmma", "wgmma m64n64k16", kSm90a, 90, 90, &PerClock::tensor, 1,
+        [](const Problem& p, const Arithmetic&, double perClock) { return wgmmaRow(p, perClock); }},
+};
+
+// What runs on a card, and what it could run with other code, decided by the card and by the code that was loaded.
+struct Choice {
+  vector<const Arithmetic*> rows;
+  vector<const Arithmetic*> leftOut;  // of several lines with one kind the one that needs least
+
+  Choice(int card, int features) {
+    for (const Arithmetic& line : kArithmetic) {
+      if (card < line.firstCard || card > line.lastCard) continue;
+      auto& list = line.code <= features ? rows : leftOut;
+      const auto is = [&](const Arithmetic* other) { return !strcmp(other->kind, line.kind); };
+      const auto there = std::find_if(rows.begin(), rows.end(), is);
+      if (there == rows.end() && std::none_of(leftOut.begin(), leftOut.end(), is))
+        list.push_back(&line);
+      else if (there != rows.end() && line.code <= features)
+        *there = &line;
+    }
+  }
+
+  // A sentence, or nothing where nothing is left out.
+  string text(const LoadedCode& code) const {
+    string names;
+    for (size_t i = 0; i < leftOut.size(); ++i) {
+      const int need = leftOut[i]->code;
+      names += (names.empty() ? "" : ", ") + string(leftOut[i]->kind);
+      if (i + 1 == leftOut.size() || leftOut[i + 1]->code != need)
+        names += need == kSm90a ? " (needs code for sm_90a)" : " (need code for sm_" + to_string(need) + " or newer)";
+    }
+    if (names.empty()) return "";
+    return "Left out, because the code that runs is of compute_" + to_string(code.ptx) + ": " + names +
+        ". Build with -arch=" + archFlag(code.card) + " for them.\n";
+  }
+};
+
+Choice choose(const LoadedCode& code, [[maybe_unused]] cudaStream_t stream) {
+  if (kOnCpu) return Choice(kLastCard, kLastCard);  // the CPU runs what is not for a GPU alone, whatever it pretends
+  bool sm90a = false;
+#ifndef CUDA_DAYS_CPU
+  CUDA_CHECK(cudaMemcpyFromSymbolAsync(&sm90a, sm90aIsThere, sizeof sm90a, 0, cudaMemcpyDeviceToHost, stream));
+  CUDA_CHECK(cudaStreamSynchronize(stream));
+#endif
+  return Choice(code.card, sm90a ? kSm90a : code.features());
+}
+
+template <class Type>
+Row issueRow(const Problem& p, const char* shape) {
+  Row row = arithmeticRow<Type>(p, "warp-instructions", shape, 4 * kWarp);
   row.level = "issue";
   row.work /= kWarp;
+  row.perClock /= kWarp;
   return row;
 }
 
 // --profile launches the first shape of each.
-vector<Shapes> makeCeilings(const Problem& p, int capability) {
-  PerClock per = kPerClock[0];
-  for (const PerClock& row : kPerClock)
-    if (row.capability <= capability) per = row;
+vector<Shapes> makeCeilings(const Problem& p, const PerClock& per, const Choice& choice) {
   vector<Shapes> all;
   for (int words = p.sizes.words;; words = p.sizes.large) {
     all.push_back(streamShapes<kRead>(p, words));
     all.push_back(streamShapes<kWrite>(p, words));
     all.push_back(streamShapes<kCopy>(p, words));
     all.push_back(streamShapes<kTriad>(p, words));
-    Row library = all[all.size() - 2].front();  // the driver's copy, which must not be faster
+    Row library = all[all.size() - 2].front();  // the driver's copy, which a ceiling should not fall behind by much
     library.kind.replace(0, 4, "memcpy");
     library.shape = "cudaMemcpyAsync";
     library.symbol = "cudaMemcpyAsync";
@@ -1215,121 +1928,186 @@ vector<Shapes> makeCeilings(const Problem& p, int capability) {
   all.push_back(sliceShapes<kRotating>(p, "l2", l2 / 2, 0));
   all.push_back(sliceShapes<kThroughL1>(p, "l1", 32 << 10, per.bytes));
   for (int ways = 1; ways <= kWarp; ways *= 2) all.push_back({sharedRow(p, ways, per.bytes)});
-
-  const auto add = [&](auto type, const string& kind, double perClock, const char* shape = "8 chains") {
-    const int blocks = shape[0] == 'm' ? 2 * p.sizes.sms : p.sizes.wave;  // 16 warps are enough for mma.sync
-    all.push_back({arithmeticRow<decltype(type)>(p, kind, shape, perClock, blocks)});
-  };
-  const auto addBoth = [&](auto fused, auto split, const string& type, double lanes) {
-    add(fused, type + "-fma", 2 * lanes);
-    add(split, type + "-muladd", lanes);
-  };
-  addBoth(Scalar<float, true>(), Scalar<float, false>(), "fp32", per.fp32);
-  addBoth(Scalar<double, true>(), Scalar<double, false>(), "fp64", per.fp64);
-  addBoth(Half<true>(), Half<false>(), "fp16x2", per.fp16);
-  if (per.bf16 > 0 || kOnCpu) addBoth(Brain<true>(), Brain<false>(), "bf16x2", per.bf16);
-  add(Int32(), "int32-mad", 2 * per.int32);
-#ifndef CUDA_DAYS_CPU
-  if (capability < 80) add(Tensor<kFp16Turing, float, 8>(), "tensor-fp16", per.tensor, "mma.sync m16n8k8");
-  if (capability >= 80) {
-    add(Tensor<kFp16, float, 16>(), "tensor-fp16", per.tensor, "mma.sync m16n8k16");
-    add(Tensor<kBf16, float, 16>(), "tensor-bf16", per.tensor, "mma.sync m16n8k16");
-    add(Tensor<kTf32, float, 8>(), "tensor-tf32", per.tensor / 2, "mma.sync m16n8k8");
-    add(Tensor<kInt8, int, 32>(), "tensor-int8", 2 * per.tensor, "mma.sync m16n8k32");
-  }
-  if (capability < 80) add(Tensor<kInt8Turing, int, 16>(), "tensor-int8", 2 * per.tensor, "mma.sync m8n8k16");
-  if (capability == 80)
-    add(Tensor<kFp64Ampere, double, 4, double>(), "tensor-fp64", per.tensor / 16, "mma.sync m8n8k4");
-  if (capability >= 90) add(Tensor<kFp64, double, 16, double>(), "tensor-fp64", per.tensor / 16, "mma.sync m16n8k16");
-  bool wgmma = false;
-  CUDA_CHECK(cudaMemcpyFromSymbol(&wgmma, wgmmaIsThere, sizeof wgmma));
-  if (wgmma) all.push_back({wgmmaRow(p, per.tensor)});
-#endif
-  all.push_back({issueRow<IssueMix>(p, "FMA and integer", p.sizes.wave), issueRow<IssueFma>(p, "FMA", p.sizes.wave)});
+  for (const Arithmetic* line : choice.rows)
+    if (line->row != nullptr) all.push_back({line->row(p, *line, line->perLane * per.*line->lanes)});
+  all.push_back({issueRow<IssueMix>(p, "FMA and integer"), issueRow<IssueFma>(p, "FMA")});
   return all;
 }
 
 // The copy with more and more FMAs in it.
 template <int kFmas>
-void addCurve(Shapes& rows, const Problem& p) {
+void addCurve(Shapes& rows, const Problem& p, const PerClock& per) {
   const int count = p.sizes.words / 4;
   const double flop = 2.0 * kFmas * count;
   Row row = {"curve", text("%g", kFmas / 16.0), "float4 x 1", "intensity", flop, flop, 32.0 * count};
-  vector<float> after;  // what the FMAs make of each value of the pattern
-  for (unsigned i = 0; i < 1 << 16; ++i)
-    after.push_back(floatChain(24, true, pattern(i), kMap, std::max(1, kFmas / 4)));
-  row.writes(p.out, 4 * count,
-      [after](unsigned i) { return i % 4 < unsigned(kFmas) ? after[(i ^ (i >> 16)) & 0xFFFF] : pattern(i); });
+  row.flopPerClock = 2 * per.fp32;
+  const size_t table = size_t(raisedTable(kFmas)) * kPatternValues;
+  writesMuch(
+      row, p, p.out, size_t(4) * count, Raised{p.tables + table, kFmas}, Raised{raisedTables().data() + table, kFmas});
   row.launch = launch(intensity<kFmas>, ceilDivide(count, kBlock), kBlock, 0, packs<4>(p.a), packs<4>(p.out), count);
   rows.push_back(row);
-  if constexpr (kFmas < 2048) addCurve<2 * kFmas>(rows, p);
+  if constexpr (kFmas < kMostFmas) addCurve<2 * kFmas>(rows, p, per);
+}
+
+// 1, 2, 4, ... all SMs at work, and the others idle. Fewer blocks than SMs would do that for blocks that fill an SM; a
+// block of 1024 threads fills half of an H200's. So each asks for more than half of an SM's shared memory, which it
+// does not use: then no second one fits beside it.
+Shapes scalingRows(const Problem& p, const cudaDeviceProp& gpu, const PerClock& per) {
+  Shapes rows;
+  const int all = p.sizes.sms, count = p.sizes.words / 4;
+  const auto fma32 = arithmeticPeak<Scalar<float, true>>;
+  const int shared = int(gpu.sharedMemPerBlockOptin) - 1024;  // the rest is for what the kernel and the driver need
+  CUDA_CHECK(cudaFuncSetAttribute(copyInTurn, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
+  CUDA_CHECK(cudaFuncSetAttribute(fma32, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
+  for (int sms = 1; sms <= all; sms = sms < all ? std::min(2 * sms, all) : all + 1) {
+    const Grid grid = {sms, 1, kSmBlock, shared};
+    Row copy = {"scaling", "copy", "", "copyInTurn", 32.0 * count, 0, 32.0 * count};
+    writesMuch(copy, p, p.out, size_t(4) * count, Copied());
+    copy.launch =
+        launch(copyInTurn, grid.blocks(), grid.threads, shared, packs<4>(p.a), packs<4>(p.out), p.turn, count);
+    Row fma = arithmeticRow<Scalar<float, true>>(p, "fp32-fma", "", 2 * per.fp32, grid);
+    fma.level = "scaling";
+    for (Row& row : {std::ref(copy), std::ref(fma)}) {
+      row.sms = sms;
+      row.shape = to_string(sms) + " SMs";
+      rows.push_back(row);
+    }
+  }
+  return rows;
 }
 
 // Kernels have two counts of bytes: what the source asks for, and what a perfect cache would leave.
-Shapes makeRows(const Problem& p) {
+Shapes kernelRows(const Problem& p, const PerClock& per) {
   Shapes rows;
-  addCurve<1>(rows, p);
   const int n = p.sizes.words;
   const int half = n / 2;
   const int g = p.sizes.grid;
+  const int d = p.sizes.matrix;
   const double cells = std::pow(g - 2, 3);
   const auto add = [&](const char* name, const char* symbol, double flop, double asked, double least, double fmas,
-                       const Launch& launch) -> Row& {
-    rows.push_back({"kernel", name, "plain", symbol, asked, flop, asked, 0, least, fmas, launch});
+                       int lanes, const Launch& launch) -> Row& {
+    rows.push_back({"kernel", name, "plain", symbol, asked, flop, asked, 0, 2.0 * lanes, least, fmas, launch});
     return rows.back();
   };
-  const auto heated = [g](unsigned i) -> double {
-    const int x = i % g, y = i / g % g, z = i / g / g;
-    if (std::min({x, y, z}) == 0 || std::max({x, y, z}) == g - 1) return pattern(i);
-    const auto pair = [i](int step) { return pattern(i - step) + pattern(i + step); };
-    return pattern(i) + kHeat * (pair(1) + pair(g) + pair(g * g));
-  };
-  add("vector add", "vectorAdd", n, 12.0 * n, 12.0 * n, 0,
-      launch(vectorAdd, ceilDivide(n, kBlock), kBlock, 0, p.a, p.b, p.out, n))
-      .writes(p.out, n, [](unsigned i) { return pattern(i) + pattern(i + kShift); });
-  add("triad FP64", "triadFp64", n, 12.0 * n, 12.0 * n, 1,
-      launch(triadFp64, ceilDivide(half, kBlock), kBlock, 0, p.wideA, p.wideB, p.wideOut, half))
-      .writes(p.wideOut, half, [](unsigned i) { return pattern(i) + kScale * pattern(i + kShift); });
-  add("stencil FP64", "stencil7", 7 * cells, 64 * cells, 16 * cells, 1.0 / 6,
-      launch(stencil7, dim3(ceilDivide(g, kBlock), g, g), kBlock, 0, p.wideA, p.wideOut, g))
-      .writes(p.wideOut, size_t(g) * g * g, heated);
+  writesMuch(add("vector add", "vectorAdd", n, 12.0 * n, 12.0 * n, 0, per.fp32,
+                 launch(vectorAdd, ceilDivide(n, kBlock), kBlock, 0, p.a, p.b, p.out, n)),
+      p, p.out, n, Added());
+  writesMuch(add("triad FP64", "triadFp64", n, 12.0 * n, 12.0 * n, 1, per.fp64,
+                 launch(triadFp64, ceilDivide(half, kBlock), kBlock, 0, p.wideA, p.wideB, p.wideOut, half)),
+      p, p.wideOut, half, Scaled());
+  writesMuch(add("stencil FP64", "stencil7", 7 * cells, 64 * cells, 16 * cells, 1.0 / 6, per.fp64,
+                 launch(stencil7, dim3(ceilDivide(g, kBlock), g, g), kBlock, 0, p.wideA, p.wideOut, g)),
+      p, p.wideOut, size_t(g) * g * g, Heated{g});
 
-  const int d = p.sizes.matrix;
-  vector<double> product(d * d);
-  for (int i = 0; i < d * d; ++i)
-    for (int k = 0; k < d; ++k) product[i] += double(pattern(i / d * d + k)) * pattern(k * d + i % d + kShift);
   const double reads = 8.0 * d * d * d, matrix = 4.0 * d * d;
   const auto matmul = [&](const char* name, const char* symbol, double asked, auto kernel) {
-    add(name, symbol, reads / 4, asked + matrix, 3 * matrix, 1,
-        launch(kernel, dim3(d / kTile, d / kTile), dim3(kTile, kTile), 0, p.a, p.b, p.out, d))
-        .writes(
-            p.out, d * d, [product](unsigned i) { return product[i]; }, kAllowed);
+    Row& row = add(name, symbol, reads / 4, asked + matrix, 3 * matrix, 1, per.fp32,
+        launch(kernel, dim3(d / kTile, d / kTile), dim3(kTile, kTile), 0, p.a, p.b, p.out, d));
+    writesMuch(row, p, p.out, size_t(d) * d, Product{d}, kAllowed);
   };
   matmul("matmul naive", "matmulNaive", reads, matmulNaive);
   matmul("matmul tiled", "matmulTiled", reads / kTile, matmulTiled);
   return rows;
 }
 
+// Everything that is checked and timed, in the order of the tables.
+struct Plan {
+  Plan(const Problem& p, const cudaDeviceProp& gpu, const PerClock& per, const Choice& choice)
+      : ceilings(makeCeilings(p, per, choice)),
+        sweep(sweepRows(p, gpu)),
+        scaling(scalingRows(p, gpu, per)),
+        kernels(kernelRows(p, per)) {
+    addCurve<1>(curve, p, per);
+  }
+
+  vector<Shapes> ceilings;
+  Shapes sweep, curve, scaling, kernels;
+
+  vector<Shapes*> all() {
+    vector<Shapes*> lists;
+    for (Shapes& shapes : ceilings) lists.push_back(&shapes);
+    lists.insert(lists.end(), {&sweep, &curve, &scaling, &kernels});
+    return lists;
+  }
+};
+
 void runRow(const Row& row, cudaStream_t stream) {
   row.launch(stream);
   finish(row.symbol, stream);
 }
 
-// Returns how many rows were wrong.
-int check(const Shapes& rows, const char* size, const Options& options, cudaStream_t stream) {
-  vector<double> host;
+// ---- Checking
+
+struct Checks {
+  const Options& options;
+  cudaStream_t stream;
+  size_t passed = 0;
   int failed = 0;
-  for (const Row& row : rows) {
-    poison(row.out, row.outBytes, stream);
+  vector<double> host = {};
+
+  // On poisoned memory. At the ragged size all of the buffer is, and what lies past the output must stay so.
+  void prove(Row& row, bool ragged) {
+    const size_t bytes = ragged ? row.bufferBytes : row.outBytes;
+    poison(row.out, bytes, stream);
     runRow(row, stream);
-    host.resize(row.outBytes / sizeof(double) + 1);
-    CUDA_CHECK(cudaMemcpy(host.data(), row.out, row.outBytes, cudaMemcpyDeviceToHost));
-    const Verdict verdict = row.judge(host.data());
-    const string variant = row.name() + ", " + row.shape;
-    failed += reportCheck(kProgram.day, variant, row.symbol, size, verdict, options.mode, options.json);
+    Verdict verdict;
+    if (ragged || !row.onDevice) {
+      host.resize((bytes + sizeof(double) - 1) / sizeof(double));
+      download(host.data(), row.out, bytes, stream);
+      verdict = row.onCpu(host.data());
+      const auto* const got = reinterpret_cast<const unsigned char*>(host.data());
+      const auto* const past =
+          std::find_if(got + row.outBytes, got + bytes, [](unsigned char byte) { return byte != 0xFF; });
+      if (verdict.wrong == 0 && past != got + bytes) {
+        verdict.wrong = 1;
+        verdict.message = "wrote " + to_string(past - got - row.outBytes) + " bytes past the end of its output";
+      }
+    }
+    if (row.onDevice && verdict.wrong == 0) {
+      const double worst = verdict.worst;
+      verdict = row.onDevice(stream);
+      verdict.worst = worst;
+    }
+    report(row.variant(), row.symbol, ragged ? "ragged" : "full", verdict);
+    row.proven = verdict.wrong == 0;
   }
-  return failed;
-}
+
+  void proveAll(Plan& plan, bool ragged) {
+    for (Shapes* rows : plan.all())
+      for (Row& row : *rows) prove(row, ragged);
+  }
+
+  // The comparison on the device must find one wrong element wherever it is and whatever it holds, and no other.
+  void proveComparison(const Problem& p) {
+    const size_t count = p.sizes.words;
+    constexpr float kLeast = 1.0f / 32768;  // difference between two values
+    Verdict verdict;
+    for (const size_t at : {size_t(0), count / kChunks, count / 2, count - 1}) {
+      for (const float value : {std::nanf(""), INFINITY, -INFINITY, pattern(unsigned(at)) + kLeast}) {
+        CUDA_CHECK(cudaMemcpyAsync(p.out, p.a, count * sizeof(float), cudaMemcpyDeviceToDevice, stream));
+        upload(p.out + at, &value, sizeof value, stream);
+        const Verdict found = compareOnDevice<float>(p, p.out, count, Copied(), Copied(), 0, stream);
+        const bool right =
+            found.wrong == 1 && found.message.find("first wrong element " + to_string(at) + ":") != string::npos;
+        ++verdict.checked;
+        if (!right && verdict.wrong++ == 0)
+          verdict.message = "one wrong element, " + to_string(at) + ", holds " + to_string(value) + ": got " +
+              to_string(found.wrong) + " wrong, " + found.message;
+      }
+    }
+    CUDA_CHECK(cudaMemcpyAsync(p.out, p.a, count * sizeof(float), cudaMemcpyDeviceToDevice, stream));
+    const Verdict clean = compareOnDevice<float>(p, p.out, count, Copied(), Copied(), 0, stream);
+    ++verdict.checked;
+    if (clean.wrong > 0 && verdict.wrong++ == 0) verdict.message = "none is wrong: got " + clean.message;
+    report("planted differences", "findWrong", "ragged", verdict);
+  }
+
+  void report(const string& variant, const char* symbol, const char* size, const Verdict& verdict) {
+    const int wrong = reportCheck(kProgram.day, variant, symbol, size, verdict, options.mode, options.json);
+    failed += wrong;
+    passed += 1 - wrong;
+  }
+};
 
 // ---- Measuring and the report
 
@@ -1341,33 +2119,50 @@ struct Measured {
   double percent = 0;  // of what the SMs can do at this clock
 };
 
+double median(vector<double> of) {
+  std::sort(of.begin(), of.end());
+  return of[of.size() / 2];
+}
+
 struct Column {
   const char* key;
   double number;
   string words = "";  // instead
 };
 
+// What a row counts, and in which unit.
+struct Metric {
+  const char* name;
+  const char* unit;
+};
+Metric metricOf(const Row& row) {
+  if (row.level != "curve" && row.work == row.bytes) return {"gbps", "GB/s"};
+  if (row.level == "issue") return {"ginst", "Ginst/s"};
+  return row.flop == 0 ? Metric{"gops", "GOP/s"} : Metric{"gflops", "GFLOP/s"};
+}
+
 struct Report {
   const Problem& p;
-  const cudaDeviceProp& gpu;
+  const Device& device;
+  const PerClock per;
   const Options& options;
   cudaStream_t stream;
-  int failed = 0;
   std::map<string, double> rates = {};  // of the ceilings
+  // The highest that was seen: cards may run above the clock that they name as their highest.
+  double fastestMhz = device.maxClockMhz;
 
-  void title(const char* words) const {
-    if (!options.json) printf("\n%s\n", words);
+  void title(const string& words) const {
+    if (options.json) return;
+    printf("\n%s\n%-26s %11s %6s %19s\n", words.c_str(), "", "a launch", "spread", "rate");
   }
 
   void print(const char* record, const Measured& m, const vector<Column>& columns) const {
     const Row& row = m.row;
-    const bool memory = row.level != "curve" && row.work == row.bytes;
-    const int metric = memory ? 0 : row.level == "issue" ? 3 : row.flop == 0 ? 2 : 1;
-    constexpr const char* kMetrics[] = {"gbps", "gflops", "gops", "ginst"};
-    constexpr const char* kUnits[] = {"GB/s", "GFLOP/s", "GOP/s", "Ginst/s"};
+    requirePossibleAt(fastestMhz, row, m.timing);
+    const Metric metric = metricOf(row);
     if (!options.json) {
       printf("%-26s %8.4f ms %4.1f %% %10.1f %-8s", row.name().c_str(), m.timing.ms, m.timing.spreadPercent(), m.value,
-          kUnits[metric]);
+          metric.unit);
       for (const Column& c : columns)
         printf("  %s %s", c.key, c.words.empty() ? text("%-8.6g", c.number).c_str() : c.words.c_str());
       printf("\n");
@@ -1378,46 +2173,70 @@ struct Report {
     if (row.level == "kernel")
       line.metric("ms", m.timing.ms, "ms");
     else
-      line.metric(kMetrics[metric], m.value, kUnits[metric]);
+      line.metric(metric.name, m.value, metric.unit);
     line.text("level", row.level).text("kind", row.kind);
     for (const Column& c : columns) c.words.empty() ? line.number(c.key, c.number) : line.text(c.key, c.words);
     line.print();
   }
 
+  // No row may read more than the SMs can do at the fastest clock: their FLOP by the lanes, their bytes through L1.
+  void requirePossibleAt(double clockMhz, const Row& row, const Timing& timing) const {
+    const auto require = [&](double amount, double perClock, const char* unit) {
+      if (perClock > 0)
+        requirePossible(row.variant(), amount / timing.ms * 1e-6, perClock * p.sizes.sms * clockMhz * 1e-3, unit);
+    };
+    require(row.bytes, per.bytes, "GB/s");
+    require(row.flop, row.flopPerClock, "GFLOP/s");
+    require(row.work, row.perClock, metricOf(row).unit);
+  }
+
   vector<Measured> measureAll(const Shapes& rows, int samples = kSearchSamples) const {
     vector<Launch> launches;
-    for (const Row& row : rows) launches.push_back(row.launch);
+    for (const Row& row : rows) {
+      if (!row.proven) throw Stop{kExitFailed, row.variant() + " was not proven at this size, so it is not timed"};
+      launches.push_back(row.launch);
+    }
     const vector<Timing> timings = measureInTurn(stream, launches, samples);
     vector<Measured> all;
     for (size_t i = 0; i < rows.size(); ++i) all.push_back({rows[i], timings[i], rows[i].work / timings[i].ms * 1e-6});
     return all;
   }
 
-  void readClock(Measured& m) const {
-    if (m.row.level == "dram") {
-      const Stream beside;
-      watchClock<<<1, 1, 0, beside>>>(p.span, 1 << 21);  // about a millisecond
-      for (double spent = 0; spent < 2; spent += m.timing.ms) m.row.launch(stream);
-      finish("watchClock", beside);
+  // The SM clock beside a DRAM row; of any other row what its own kernel measured. Near the power limit a card changes
+  // its clock from one launch to the next, so a share of the lanes takes rate and clock from the same launches.
+  void readClock(Measured& m) {
+    const Event begin, end;
+    vector<double> clocks, percents;
+    for (int reading = 0; reading < kClockReadings; ++reading) {
+      double ms = m.timing.ms;
+      if (m.row.level == "dram") {
+        const Stream beside;
+        watchClock<<<1, 1, 0, beside>>>(p.span, 1 << 20);  // about half a millisecond
+        for (double spent = 0; spent < 1; spent += ms) m.row.launch(stream);
+        finish("watchClock", beside);
+      } else {
+        ms = timeBatch(stream, begin, end, m.row.launch, m.timing.batch);
+      }
+      finish(m.row.symbol, stream);
+      ClockSpan span;
+      download(&span, p.span, sizeof span, stream);
+      clocks.push_back(span.megahertz());
+      if (m.row.perClock > 0)
+        percents.push_back(m.row.work / ms * 0.1 / (m.row.perClock * p.sizes.sms * clocks.back()));
     }
-    finish(m.row.symbol, stream);
-    ClockSpan span;
-    CUDA_CHECK(cudaMemcpy(&span, p.span, sizeof span, cudaMemcpyDeviceToHost));
-    m.clockMhz = span.megahertz();
-    if (m.row.perClock > 0) m.percent = 1e5 * m.value / (m.row.perClock * p.sizes.sms * m.clockMhz);
-    if (!(m.percent <= 102))
-      throw Stop{kExitFailed, m.row.name() + text(" reads %.1f, beyond the SMs: the time is wrong", m.value)};
+    m.clockMhz = median(clocks);
+    fastestMhz = std::max(fastestMhz, *std::max_element(clocks.begin(), clocks.end()));
+    if (!percents.empty()) m.percent = median(percents);
   }
 
   // The best is measured in full.
   void ceiling(const Shapes& shapes) {
     vector<Measured> found = measureAll(shapes, shapes.size() > 1 ? kSearchSamples : kSamples);
     std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.value > b.value; });
+    Measured best = found.size() > 1 ? measureAll({found[0].row}, kSamples)[0] : found[0];
+    readClock(best);
     for (size_t i = 1; i < found.size() && options.json; ++i)
       print("shape", found[i], {{"shape", 0, found[i].row.shape}});
-    Measured best = found.size() > 1 ? measureAll({found[0].row}, kSamples)[0] : found[0];
-    failed += check({best.row}, "full", options, stream);
-    readClock(best);
     vector<Column> columns = {{"clock_mhz", best.clockMhz}};
     if (best.percent > 0) columns.push_back({"percent", best.percent});
     if (best.row.level == "compute" && best.row.flop > 0)
@@ -1429,20 +2248,20 @@ struct Report {
     rates[best.row.name()] = best.value;
   }
 
+  void ceilings(const vector<Shapes>& all) {
+    title("Ceilings, each the fastest of its shapes: the shapes take " + to_string(kSearchSamples) +
+        " samples each, the fastest then " + to_string(kSamples) +
+        "\nclock_mhz: SM clock meanwhile; percent: of what the SMs can do at that clock; ridge: FLOP per byte where the"
+        "\nrow meets the ceiling of DRAM copy, L2 or L1");
+    for (const Shapes& shapes : all) ceiling(shapes);
+  }
+
   // A plateau keeps 90 % of its first rate. The first is L1, the last DRAM, the longest between L2.
-  void sweep() const {
-    title("Working sets: each SM its own, L1 as small as shared memory can make it");
-    constexpr double kFirst = 8 << 10;  // the step of a block of 256
-    constexpr double kWide = 512 << 10;  // from here on it takes 1024 to keep DRAM busy
-    const int shared = int(gpu.sharedMemPerBlockOptin) - 1024;
-    CUDA_CHECK(cudaFuncSetAttribute(readSlices<kThroughL1>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
+  void sweep(const Shapes& rows) {
+    title("Working sets, each SM its own, with L1 as small as shared memory can make it: " + to_string(kSearchSamples) +
+        " samples a row");
     vector<Measured> steps;
-    const double last = double(kTimes) * gpu.l2CacheSize / p.sizes.sms;
-    for (int i = 0; i < kSweepSizes; ++i) {
-      const double bytes = kFirst * std::pow(last / kFirst, i / (kSweepSizes - 1.0));
-      Row row = sliceRow<kThroughL1>(p, "sweep", bytes, bytes < kWide ? kBlock : kSmBlock, 128, shared);
-      row.kind = row.shape;
-      if (!steps.empty() && row.kind == steps.back().row.kind) continue;
+    for (const Row& row : rows) {
       steps.push_back(measureAll({row})[0]);
       readClock(steps.back());
       print("sweep", steps.back(), {{"clock_mhz", steps.back().clockMhz}});
@@ -1455,7 +2274,7 @@ struct Report {
     if (flat.size() < 3) throw Stop{kExitFailed, "the sweep shows no three plateaus"};
     const auto shorter = [](const auto& a, const auto& b) { return a.second - a.first < b.second - b.first; };
     flat = {flat.front(), *std::max_element(flat.begin() + 1, flat.end() - 1, shorter), flat.back()};
-    title("Plateaus");
+    title("Plateaus of these working sets, by the row in the middle");
     for (int i = 0; i < 3; ++i) {
       Measured m = steps[(flat[i].first + flat[i].second) / 2];
       const double before = i == 0 ? 1e18 : steps[flat[i - 1].first].value;
@@ -1466,35 +2285,45 @@ struct Report {
     }
   }
 
-  void under(const Shapes& rows) const {
-    const double fp32 = rates.at("compute-fp32-fma");
-    title("The copy with more and more FMAs in it");
+  void curve(const Shapes& rows) const {
+    title("The copy with more and more FMAs in it: " + to_string(kSearchSamples) +
+        " samples a row; percent: of the roof, the copy ceiling's or the FMA's");
     for (const Row& row : rows) {
-      if (row.level != "curve") continue;
       const Measured m = measureAll({row})[0];
-      const double roof = std::min(fp32, row.flop / row.bytes * rates.at("dram-copy"));
+      const double roof = std::min(rates.at("compute-fp32-fma"), row.flop / row.bytes * rates.at("dram-copy"));
       print("curve", m, {{"intensity", row.flop / row.bytes}, {"roof", roof}, {"percent", 100 * m.value / roof}});
     }
-    title("How many SMs it takes");
-    const int all = p.sizes.sms;
-    for (int sms = 1; sms <= all; sms = sms < all ? std::min(2 * sms, all) : all + 1) {
-      for (Row row : {streamRow<kCopy, 4, 8>(p, p.sizes.words, sms),
-               arithmeticRow<Scalar<float, true>>(p, "fp32-fma", "", 0, sms)}) {
-        row.level = "scaling";
-        print("scaling", measureAll({row})[0], {{"sms", double(sms)}});
-      }
-    }
-    title("Kernels: FLOP per byte as asked and at least");
+  }
+
+  void scaling(const Shapes& rows) const {
+    title("How many SMs it takes, each with one block of 1024 threads: " + to_string(kSearchSamples) +
+        " samples a row; percent: of the ceiling dram-copy or compute-fp32-fma");
     for (const Row& row : rows) {
-      if (row.level != "kernel") continue;
+      const Measured m = measureAll({row})[0];
+      const double ceiling = rates.at(row.kind == "copy" ? "dram-copy" : "compute-fp32-fma");
+      print("scaling", m, {{"sms", double(row.sms)}, {"percent", 100 * m.value / ceiling}});
+    }
+  }
+
+  void kernels(const Shapes& rows) const {
+    const double copy = rates.at("dram-copy"), triad = rates.at("dram-triad");
+    const double dram = std::max(copy, triad);
+    title(
+        "Kernels: FLOP per byte as asked (intensity) and with a perfect cache (least); line: what their share of FMAs"
+        "\nallows; percent: of the ceiling named, DRAM's faster one (copy or triad) or the line (fma)");
+    for (const Row& row : rows) {
       const Measured m = measureAll({row}, kSamples)[0];
-      const double dram = std::max(rates.at("dram-copy"), rates.at("dram-triad"));
-      const double line = (row.out == p.wideOut ? rates.at("compute-fp64-fma") : fp32) * (1 + row.fmas) / 2;
+      const double peak = rates.at(row.out == p.wideOut ? "compute-fp64-fma" : "compute-fp32-fma");
+      const double line = peak * (1 + row.fmas) / 2;
       const double asked = row.flop / row.bytes;
       const bool memory = asked * dram < line;
       const double percent = 100 * (memory ? m.value / dram : asked * m.value / line);
       vector<Column> columns = {{"intensity", asked}, {"least", row.flop / row.leastBytes}, {"line", line},
-          {"percent", percent}, {"ceiling", 0, memory ? "copy" : "fma"}};
+          {"percent", percent},
+          {"ceiling", 0,
+              !memory            ? "fma"
+                  : copy < triad ? "triad"
+                                 : "copy"}};
       if (!options.json && percent > 100) columns.push_back({"*", 0, "asked, not moved by DRAM"});
       print("row", m, columns);
     }
@@ -1504,47 +2333,53 @@ struct Report {
 int runDay(const Options& options) {
   const Device device = openDevice(options.device, vectorAdd);
   const cudaDeviceProp& gpu = device.properties;
-  const int capability = 10 * gpu.major + gpu.minor;
-  Sizes sizes = timedSizes(gpu);
-  if (options.mode == Mode::kCheck) sizes.length = 8;
+  const PerClock per = perClockOf(device.code.card);
+  const Sizes sizes = timedSizes(gpu, options.mode);
   requireDeviceMemory(Problem::bytes(sizes));
+  const Stream stream;
+  const Choice choice = choose(device.code, stream);
   if (options.json) {
     printRunRecord(kProgram, device);
   } else {
     printBanner(device);
-    printf("Streams of %d MiB, large ones of %d MiB.%s\n", sizes.words >> 18, sizes.large >> 18,
-        kOnCpu ? " Skipped: the tensor-* rows, for a GPU." : "");
+    printf("%sStreams of %.4g MiB, large ones of %.4g MiB.%s\n", choice.text(device.code).c_str(),
+        sizes.words / 262144.0, sizes.large / 262144.0, kOnCpu ? " Skipped: the tensor-* rows, for a GPU." : "");
   }
-  const Stream stream;
-  int failed = 0;
+  Checks checks = {options, stream};
+  const auto stopIfWrong = [&] {
+    if (checks.failed > 0) throw Stop{kExitFailed, to_string(checks.failed) + " checks FAILED"};
+  };
   if (options.mode != Mode::kProfile) {
-    const Problem ragged(kRagged);
-    for (const Shapes& shapes : makeCeilings(ragged, capability)) failed += check(shapes, "ragged", options, stream);
-    failed += check(makeRows(ragged), "ragged", options, stream);
+    const Problem ragged(kRagged, stream);
+    Plan plan(ragged, gpu, per, choice);
+    checks.proveComparison(ragged);
+    checks.proveAll(plan, true);
+    stopIfWrong();
   }
   // On the CPU the full size would run the same code again.
-  if (failed == 0 && (!kOnCpu || options.mode == Mode::kProfile)) {
-    const Problem problem(sizes);
-    const vector<Shapes> ceilings = makeCeilings(problem, capability);
-    const Shapes rows = makeRows(problem);
-    Shapes first;
-    for (const Shapes& shapes : ceilings) first.push_back(shapes.front());
-    first.insert(first.end(), rows.begin(), rows.end());
+  if (!kOnCpu || options.mode == Mode::kProfile) {
+    const Problem problem(sizes, stream);
+    Plan plan(problem, gpu, per, choice);
     if (options.mode == Mode::kProfile) {
+      Shapes first;
+      for (const Shapes& shapes : plan.ceilings) first.push_back(shapes.front());
+      for (const Shapes& rows : {plan.curve, plan.kernels}) first.insert(first.end(), rows.begin(), rows.end());
       for (const Row& row : first) runRow(row, stream);
       return kExitOk;
     }
-    failed += check(options.mode == Mode::kCheck ? first : rows, "full", options, stream);
-    if (failed == 0 && options.mode == Mode::kTable) {
-      Report report = {problem, gpu, options, stream};
-      report.title("Ceilings");
-      for (const Shapes& shapes : ceilings) report.ceiling(shapes);
-      report.sweep();
-      report.under(rows);
-      failed = report.failed;
-    }
+    checks.proveAll(plan, false);
+    stopIfWrong();
+    if (!options.json) printf("All %zu checks match: every kernel and shape, at every element.\n", checks.passed);
+    if (options.mode == Mode::kCheck) return kExitOk;
+    Report report = {problem, device, per, options, stream};
+    report.ceilings(plan.ceilings);
+    report.sweep(plan.sweep);
+    report.curve(plan.curve);
+    report.scaling(plan.scaling);
+    report.kernels(plan.kernels);
+  } else if (!options.json) {
+    printf("All %zu checks match: every kernel and shape, at every element.\n", checks.passed);
   }
-  if (failed > 0) throw Stop{kExitFailed, to_string(failed) + " checks FAILED"};
   return kExitOk;
 }
 

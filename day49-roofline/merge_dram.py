@@ -16,7 +16,10 @@ The kernel's name (symbol) is the key. Per kernel: the bytes asked for (the mode
 twice that crosses between the partitions of an A100's or H100's L2. L1 bytes are global and local memory, not shared.
 With the instruction counters the FLOP model is held to the count: more than 1 % off is an error.
 
-An export may be ncu's long form or the wide one of `--page raw`, in any units, with other output around the table.
+An export may be ncu's long form or the wide one of `--page raw`, in any units, with other output around the table and
+with the columns of rules behind it. Digits may be grouped as any locale says: the numbers of a file decide together
+which sign is decimal, and one that still may be read two ways is an error.
+
 Kernels that the run does not know are named and left out. Of several launches of one kernel each is named and one
 counts, the median by DRAM bytes: nothing is summed or averaged. What two files both hold is taken from the first, and
 said.
@@ -30,6 +33,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import csv
+import errno
 import functools
 import gc
 import json
@@ -40,7 +44,7 @@ import stat
 import sys
 import tempfile
 import textwrap
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -93,6 +97,11 @@ UNITS = {
     **{metric: COUNT_UNITS for metrics in COUNTS.values() for metric in metrics},
 }
 
+Units = Mapping[str, Mapping[str, float]]  # by metric: the factors of the units that it may come in
+
+# What a time in ms or a rate in GB/s or GFLOP/s can be: beyond, quotients of two are no finite numbers any more.
+MEASURED = (1e-9, 1e15)
+COUNTED = 2**63  # what no counter reaches, and what 64 bits with a sign do not hold
 FLOP_TOLERANCE = 0.01  # counted against modelled
 # Counters of different passes can disagree by a few per cent, and a kernel's start costs DRAM some kilobytes.
 PASS_TOLERANCE = 0.05
@@ -100,7 +109,8 @@ SMALL = 1_000_000  # bytes
 ABOVE = 1.02  # times a ceiling: no row can honestly read more
 
 MISSING = {"", "n/a", "nan", "-nan", "inf", "-inf", "no data"}
-PROFILE_AGAIN = "profile again (the header of this script has the command)"
+PROFILE_AGAIN = "profile again (the header of merge_dram.py has the command)"
+EXPORT_AGAIN = "profile or export it again with LC_ALL=C and --print-units base"
 RUN_AGAIN = "write it again: ./roofline --json > RUN.jsonl"
 
 
@@ -109,7 +119,10 @@ class Stop(Exception):
 
 
 def read_text(path: Path) -> str:
-    """Return a file's text without byte order mark and carriage returns. Raises Stop: unreadable, empty, binary."""
+    """Return a file's text with plain line ends and without byte order marks: one that was put together may have more.
+
+    Raises Stop: unreadable, empty, binary.
+    """
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -119,8 +132,8 @@ def read_text(path: Path) -> str:
     if "\0" in text or re.search(r"[\x00-\x08\x0e-\x1a]", text[:10_000]):
         raise Stop(f"{path}: a binary file, not text: of a report, ncu --import X.ncu-rep --csv --page raw makes a CSV")
     if not text.strip():
-        raise Stop(f"{path}: the file is empty: write it again (the header of this script has the commands)")
-    return text.replace("\r\n", "\n")
+        raise Stop(f"{path}: the file is empty: write it again (the header of merge_dram.py has the commands)")
+    return text.replace("\r\n", "\n").replace("\r", "\n").replace("\n\ufeff", "\n")
 
 
 # ---- the run ---------------------------------------------------------------------------------------------------------
@@ -173,16 +186,16 @@ def strict_json(text: str) -> Any:
 
 
 def take(record: dict[str, Any], where: str, key: str, kind: type = float) -> Any:
-    """Return a key's value: a text, a number above zero (float) or a count (int). Raises Stop that names it."""
+    """Return a key's value: a text, a measured number (float) or a count (int). Raises Stop that names it."""
     value = record.get(key)
     number = type(value) in (int, float)
     good = {
         str: isinstance(value, str) and bool(value),
-        float: number and value > 0,
+        float: number and MEASURED[0] <= value <= MEASURED[1],
         int: number and value >= 0 and value == int(value),
     }
     if not good[kind]:
-        words = {str: "a text", float: "a number above zero", int: "a whole number"}[kind]
+        words = {str: "a text", float: "a sensible number above zero", int: "a whole number"}[kind]
         name = record.get("variant") or record.get("record") or "this line"
         raise Stop(f"{where}: {key} of '{name}' is {value!r}, not {words}: {RUN_AGAIN}")
     return int(value) if kind is int else value
@@ -215,7 +228,7 @@ def read_run(path: Path) -> Run:
     for where, record in records:
         kinds.setdefault(record["record"] if header else _plain_kind(record), []).append((where, record))
 
-    ceilings = {record.get("variant"): (where, record) for where, record in kinds.get("ceiling", [])}
+    ceilings = {take(record, where, "variant", str): (where, record) for where, record in kinds.get("ceiling", [])}
     for variant in ("ceiling-copy", "ceiling-fma"):
         if variant not in ceilings:
             raise Stop(f"{path}: no {variant}: not a run of day 49, or cut off: {RUN_AGAIN}")
@@ -295,7 +308,8 @@ class Launch:
     cc: str
     path: Path
     texts: dict[str, tuple[str, str, int]] = field(default_factory=dict)  # by metric: value, unit, line
-    comma: bool = False  # whether the texts have a decimal comma
+    comma: bool | None = False  # whether the texts have a decimal comma; None: nothing in the export tells
+    units: Units = field(default_factory=lambda: UNITS)
 
 
 @functools.cache
@@ -324,12 +338,27 @@ Table = dict[str, list[Launch]]  # the launches of one table, by symbol
 
 
 def read_export(path: Path, wanted: Collection[str]) -> list[Table]:
-    """Return the tables of an export: one, or more where exports were put into one file.
+    """Return the tables of an export by symbol: one, or more where exports were put into one file.
 
-    Raises Stop: no export, a row cut off or damaged, no row at all, an error that the profiler reports, and a counter
-    without value or with an unknown unit, of a kernel that is `wanted` (by symbol).
+    Raises Stop as parse_export does, and for a file that is unreadable, empty or binary.
     """
-    text = read_text(path)
+    tables = []
+    for launches in parse_export(read_text(path), path, wanted):
+        by_symbol: Table = {}
+        for launch in launches:
+            by_symbol.setdefault(launch.symbol, []).append(launch)
+        tables.append(by_symbol)
+    return tables
+
+
+def parse_export(
+    text: str, path: Path, wanted: Collection[str] | None = None, units: Units = UNITS
+) -> list[list[Launch]]:
+    """Return the tables of an export's text, each the launches in their order, with the counters that `units` names.
+
+    Raises Stop with `path`: no export, a row cut off or damaged, no row at all, an error that the profiler reports, and
+    a counter without value or with an unknown unit, of a kernel that is `wanted` (by symbol; None: all are).
+    """
     lines = text.rstrip("\n").split("\n")
     tables: list[tuple[int, list[str], str, list[tuple[int, str]]]] = []  # header: line, fields, delimiter; its rows
     starts: tuple[str, ...] = ()  # how a row of this table starts: ID first, quoted or not; ncu quotes
@@ -356,29 +385,31 @@ def read_export(path: Path, wanted: Collection[str]) -> list[Table]:
         raise Stop(f'{path}: not an export of ncu --csv, no line starts with "ID" and names "Kernel Name": {hint}')
     if lines[-1].startswith(starts) and not text.endswith(("\n", '"')):
         raise Stop(f"{path}:{len(lines)}: the last row has no end, the file is cut off: {PROFILE_AGAIN}")
-    passes = [_read_table(path, *table) for table in tables]
+    passes = [_read_table(path, units, *table) for table in tables]
     if not any(passes):
         line = tables[0][0]
         raise Stop(f"{path}:{line}: no row under the header, nothing profiled or the file cut off: {PROFILE_AGAIN}")
-    launches = [launch for table in passes for group in table.values() for launch in group]
+    launches = [launch for table in passes for launch in table]
     comma = decimal_comma(launches)
     for launch in launches:
         launch.comma = comma
-        if launch.symbol in wanted:
+        if wanted is None or launch.symbol in wanted:
             for metric, (text, unit, _) in launch.texts.items():
-                if unit not in UNITS[metric] or not text[:1].isdigit():
+                if unit not in units[metric] or not text[:1].isdigit():
                     to_base(launch, metric)  # which raises, unless the text starts with a blank
     return passes
 
 
-def _read_table(path: Path, header_line: int, header: list[str], delimiter: str, rows: list[tuple[int, str]]) -> Table:
-    """Return the launches of one table, by symbol; `rows` are line numbers and lines. Raises Stop."""
+def _read_table(
+    path: Path, units_of: Units, header_line: int, header: list[str], delimiter: str, rows: list[tuple[int, str]]
+) -> list[Launch]:
+    """Return the launches of one table in order; `rows` are line numbers and lines. Raises Stop."""
     place = {name: column for column, name in enumerate(header)}
     long = "Metric Name" in place
     for name in ("Metric Value", "Metric Unit") if long else ():
         if name not in place:
             raise Stop(f'{path}:{header_line}: the header has no "{name}": {PROFILE_AGAIN}')
-    used = [(RENAMED.get(name, name), column) for name, column in place.items() if RENAMED.get(name, name) in UNITS]
+    used = [(RENAMED.get(name, name), column) for name, column in place.items() if RENAMED.get(name, name) in units_of]
     kernel_at, process_at = place["Kernel Name"], place.get("Process ID")
     shape_at = [place[name] for name in ("Grid Size", "Block Size") if name in place]
     cc_at = place.get("CC")
@@ -396,7 +427,7 @@ def _read_table(path: Path, header_line: int, header: list[str], delimiter: str,
             shape = (fields[shape_at[0]], fields[shape_at[1]]) if len(shape_at) == 2 else ("", "")
             cc = fields[cc_at] if cc_at is not None else ""
             kernel = fields[kernel_at]
-            launch = launches[key] = Launch(fields[0], kernel, symbol_of(kernel), shape, cc, path)
+            launch = launches[key] = Launch(fields[0], kernel, symbol_of(kernel), shape, cc, path, units=units_of)
         elif not long or launch.kernel != fields[kernel_at]:
             raise Stop(f"{path}:{number}: ID {fields[0]} is there again, first for {launch.symbol}: {PROFILE_AGAIN}")
         if long:
@@ -406,16 +437,13 @@ def _read_table(path: Path, header_line: int, header: list[str], delimiter: str,
                 raise Stop(
                     f"{path}:{number}: {name} of ID {fields[0]}, {launch.symbol}, is there twice: {PROFILE_AGAIN}"
                 )
-            if name in UNITS:
+            if name in units_of:
                 launch.texts[name] = (fields[place["Metric Value"]], fields[place["Metric Unit"]], number)
             continue
         if units is None:
             raise Stop(f"{path}:{number}: no row of units under the header of the wide form: {PROFILE_AGAIN}")
         launch.texts = {name: (fields[column], units[column], number) for name, column in used}
-    by_symbol: dict[str, list[Launch]] = {}
-    for launch in launches.values():
-        by_symbol.setdefault(launch.symbol, []).append(launch)
-    return by_symbol
+    return list(launches.values())
 
 
 def _split(
@@ -461,40 +489,63 @@ def shows_comma(text: str) -> bool | None:
     return comma == 1 if len(after) != 3 or len(before) > 3 or before == "0" else None
 
 
-def decimal_comma(launches: list[Launch]) -> bool:
-    """Return whether an export writes a decimal comma: the first number that shows it decides, else a point, as ncu."""
+def is_count(unit: str) -> bool:
+    """Return whether a unit counts things one by one, so that its numbers are whole. Times are not counts."""
+    return unit == "byte" or COUNT_UNITS.get(unit) == 1
+
+
+def decimal_comma(launches: list[Launch]) -> bool | None:
+    """Return whether an export writes a decimal comma; None if no number in it tells.
+
+    The first number that shows it decides. A whole number of bytes, sectors or instructions shows it too: in "1.234
+    byte" the point can only group.
+    """
     for launch in launches:
-        for text, _, _ in launch.texts.values():
+        for text, unit, _ in launch.texts.values():
             shows = shows_comma(text)
+            if shows is None and is_count(unit) and re.fullmatch(r"[1-9][0-9]{0,2}[.,][0-9]{3}", text):
+                shows = "." in text
             if shows is not None:
                 return shows
-    return False
+    return None
 
 
 def to_number(text: str, comma: bool) -> float | None:
-    """Return the number of a text, None if it is none or has the other decimal sign."""
+    """Return the number of a text, None if it is none, has the other decimal sign, or is beyond all counting."""
     if comma:
         text = text.translate(SWAPPED)
     if not NUMBER.fullmatch(text):
         text = OTHER_SEPARATORS.sub("", text)
         if not NUMBER.fullmatch(text):
             return None
-    return float(text.replace(",", ""))
+    value = float(text.replace(",", ""))
+    return value if math.isfinite(value) else None
 
 
 def to_base(launch: Launch, metric: str) -> float:
-    """Return a counter in bytes, sectors, instructions or milliseconds. Raises Stop: no value, no number, its unit."""
+    """Return a counter in bytes, sectors, instructions or milliseconds.
+
+    Raises Stop: no value, no number, a number that may be read two ways, part of a count, its unit.
+    """
     text, unit, line = launch.texts[metric]
-    value, factor = to_number(text, launch.comma), UNITS[metric].get(unit)
-    if value is not None and factor is not None:
-        return value * factor
+    value, factor = to_number(text, bool(launch.comma)), launch.units[metric].get(unit)
     where = f"{launch.path}:{line}: {metric} of {launch.symbol}"
+    if launch.comma is None and value != to_number(text, True):
+        raise Stop(
+            f"{where} reads '{text}', thousands or a fraction, and no number of this export tells which: {EXPORT_AGAIN}"
+        )
+    if value is not None and factor is not None:
+        if value != int(value) and is_count(unit):
+            raise Stop(f"{where} reads '{text}', and a count is whole: numbers of two locales? {EXPORT_AGAIN}")
+        if value * factor >= COUNTED:
+            raise Stop(f"{where} reads '{text[:40]}', more than any counter holds: {PROFILE_AGAIN}")
+        return value * factor
     if text.replace("(!)", "").strip().lower() in MISSING:
         raise Stop(f"{where} reads '{text}', no value: this GPU may not count it, or the pass failed: {PROFILE_AGAIN}")
     if value is None:
         sign = "comma" if launch.comma else "point"
-        raise Stop(f"{where} reads '{text}', no count with a decimal {sign}, as others here have: {PROFILE_AGAIN}")
-    known = ", ".join(name or "none" for name in UNITS[metric])
+        raise Stop(f"{where} reads '{text[:40]}', no count with a decimal {sign}, as others here have: {EXPORT_AGAIN}")
+    known = ", ".join(name or "none" for name in launch.units[metric])
     raise Stop(f"{where} has the unknown unit '{unit}', not one of {known}: profile with --print-units base")
 
 
@@ -883,12 +934,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--ncu", type=Path, required=True, nargs="+", metavar="COUNTERS.csv", help="what ncu printed")
     parser.add_argument("--out", type=Path, metavar="MERGED.jsonl", help="write the joined rows as JSON lines")
     options = parser.parse_args(arguments)
-    for stream in (sys.stdout, sys.stderr):
+    for stream in filter(None, (sys.stdout, sys.stderr)):  # None: it was closed
         stream.reconfigure(errors="backslashreplace")  # a path or a kernel may have letters that the terminal has not
     gc.disable()  # looking for cycles among a hundred thousand launches, of which there are none, doubles the time
     target: Path | str = "stdout"
     try:
         text, lines = merge(options)
+        if not sys.stdout:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         sys.stdout.write(text)
         sys.stdout.flush()
         if options.out:
@@ -899,7 +952,7 @@ def main(arguments: list[str] | None = None) -> int:
         return EXIT_WRONG
     except OSError as error:
         print(f"{target}: cannot be written: {error.strerror}: nothing was", file=sys.stderr)
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, AttributeError):
             sys.stdout.close()  # or Python tries once more on its way out, and says so
         return EXIT_WRONG
     return 0

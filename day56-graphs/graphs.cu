@@ -25,6 +25,7 @@
 #include <ctime>
 #include <exception>
 #include <functional>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,11 +35,19 @@ using std::string, std::to_string, std::vector;
 
 #include <array>
 #include <chrono>
+#include <iterator>
 #include <memory>
-#include <random>
 #include <tuple>
 
+// Ranges for a profiler's timeline. The toolkits of pip and conda may come without the header; then no range is marked.
+#if __has_include(<nvtx3/nvToolsExt.h>)
 #include <nvtx3/nvToolsExt.h>
+constexpr bool kRanges = true;
+#else
+constexpr bool kRanges = false;
+inline int nvtxRangePushA(const char*) { return -1; }
+inline int nvtxRangePop() { return -1; }
+#endif
 
 // The blocks between `// common:` markers are the same in every day (common/lesson.cuh). The
 // lesson goes on at "Sizes and knobs".
@@ -73,6 +82,14 @@ inline void release(cudaError_t status, const char* call) {
 constexpr bool kOnCpu = true;
 #else
 constexpr bool kOnCpu = false;
+#endif
+
+// A build for compute-sanitizer, whose tools slow a kernel down up to a hundred times: --check takes the smallest sizes
+// that still reach every barrier and every guard.
+#ifdef CUDA_DAYS_SANITIZE
+constexpr bool kForSanitizer = true;
+#else
+constexpr bool kForSanitizer = false;
 #endif
 
 enum class Mode { kTable, kCheck, kProfile };
@@ -137,6 +154,9 @@ inline Options parseArguments(int argc, char** argv, const Program& program) {
   }
   if (options.json && options.mode == Mode::kProfile)
     refuse("--json: --profile prints no rows, so there is nothing to write as JSON");
+  if (kForSanitizer && options.mode != Mode::kCheck)
+    throw Stop{
+        kExitUsage, string(program.name) + " is built for compute-sanitizer, with small sizes: run it with --check"};
   if (kOnCpu && options.mode == Mode::kTable)
     throw Stop{kExitSkipped,
         string(program.name) + " is built for the CPU, which proves results and never speed: run it with --check"};
@@ -169,14 +189,36 @@ int runLesson(int argc, char** argv, const Program& program, Body body) {
 
 #ifndef CUDA_DAYS_REVISION
 #define CUDA_DAYS_REVISION "unknown"
+#endif
+#ifndef CUDA_DAYS_FLAGS
 #define CUDA_DAYS_FLAGS "unknown"
 #endif
+
+// What runs on a card is decided by the code that was loaded, not by the card: a build for sm_75 also embeds PTX for
+// compute_75, which the driver of a newer card translates, and what needs sm_80 or sm_90 was compiled out of it. All
+// three are compute capabilities as 10 * major + minor.
+struct LoadedCode {
+  int card = 0;
+  int ptx = 0;  // the virtual architecture that the source was compiled for (cudaFuncAttributes::ptxVersion)
+  int binary = 0;  // the machine code that runs (cudaFuncAttributes::binaryVersion)
+
+  bool translated() const { return binary != ptx; }
+  // The newest compute capability whose features a kernel of this program may use here.
+  int features() const { return std::min({card, ptx, binary}); }
+  bool offers(int capability) const { return features() >= capability; }
+};
 
 struct Device {
   cudaDeviceProp properties;
   int driver = 0, runtime = 0;  // CUDA versions: supported, built with
-  int codeArch = 0;  // 10 * major + minor of the machine code the driver picked
+  double maxClockMhz = 0;  // the highest clock of the SMs, which no measured rate may exceed
+  LoadedCode code;
 };
+
+constexpr int kOldestCard = 75;  // Turing: the T4, for which the lessons are written
+
+// The name that -arch takes. On Hopper the tensor cores reach their peak with the instructions of sm_90a alone.
+inline string archFlag(int capability) { return "sm_" + to_string(capability) + (capability == 90 ? "a" : ""); }
 
 inline string cudaVersionText(int version) { return to_string(version / 1000) + "." + to_string(version % 1000 / 10); }
 
@@ -210,20 +252,29 @@ Device openDevice(int index, Kernel* kernel) {
             (count == 1 ? "0" : "0 to " + to_string(count - 1))};
   CUDA_CHECK(cudaSetDevice(index));
   CUDA_CHECK(cudaGetDeviceProperties(&gpu, index));
+  const int card = 10 * gpu.major + gpu.minor;
+  const string here = "GPU " + to_string(index) + " (" + gpu.name + ") is sm_" + to_string(card);
+  if (card < kOldestCard)
+    throw Stop{kExitSkipped,
+        here + ", and the days start at sm_" + to_string(kOldestCard) +
+            " (Turing): choose another GPU with --device, or run the checks without one: scripts/lessons run"};
 
   cudaFuncAttributes attributes;
   const cudaError_t fits = cudaFuncGetAttributes(&attributes, kernel);
   if (fits == cudaErrorNoKernelImageForDevice || fits == cudaErrorInvalidDeviceFunction ||
       fits == cudaErrorUnsupportedPtxVersion) {
-    const string sm = to_string(10 * gpu.major + gpu.minor);
     string held;
     for (const int arch : {__CUDA_ARCH_LIST__}) held += (held.empty() ? "sm_" : ", sm_") + to_string(arch / 10);
+    const string wanted = archFlag(card);
     throw Stop{kExitFailed,
-        string("this GPU (") + gpu.name + ") is sm_" + sm + ", the program holds " + held + ": build with -arch=sm_" +
-            sm + " (CMake: -DCMAKE_CUDA_ARCHITECTURES=" + sm + ")"};
+        here + ", and the program holds " + held + ": build with -arch=" + wanted +
+            " (CMake: -DCMAKE_CUDA_ARCHITECTURES=" + wanted.substr(3) + ")"};
   }
   CUDA_CHECK(fits);
-  device.codeArch = attributes.binaryVersion;
+  device.code = {card, attributes.ptxVersion, attributes.binaryVersion};
+  int kilohertz = 0;
+  CUDA_CHECK(cudaDeviceGetAttribute(&kilohertz, cudaDevAttrClockRate, index));
+  device.maxClockMhz = kilohertz * 1e-3;
   return device;
 }
 
@@ -236,19 +287,116 @@ inline void requireDeviceMemory(size_t bytes) {
         "not enough device memory: " + to_string(bytes >> 20) + " MiB needed, " + to_string(free >> 20) + " MiB free"};
 }
 
+inline string uuidText(const cudaDeviceProp& gpu) {
+  char uuid[48] = "GPU-";
+  for (int i = 0, at = 4; i < 16; ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) uuid[at++] = '-';
+    at += snprintf(uuid + at, sizeof uuid - at, "%02x", gpu.uuid.bytes[i] & 0xFF);
+  }
+  return uuid;
+}
+
+inline string pciText(const cudaDeviceProp& gpu) {
+  char pci[24];
+  snprintf(pci, sizeof pci, "%04x:%02x:%02x.0", gpu.pciDomainID, gpu.pciBusID, gpu.pciDeviceID);
+  return pci;
+}
+
 inline void printBanner(const Device& device) {
   const cudaDeviceProp& gpu = device.properties;
   printf("%s%s (compute capability %d.%d), %d SMs, %.1f MiB L2\n", kOnCpu ? "" : "GPU: ", gpu.name, gpu.major,
       gpu.minor, gpu.multiProcessorCount, gpu.l2CacheSize / 1048576.0);
-  printf("CUDA driver %s, runtime %s, code for sm_%d\n\n", cudaVersionText(device.driver).c_str(),
-      cudaVersionText(device.runtime).c_str(), device.codeArch);
+  if (!kOnCpu) printf("%s, PCI %s\n", uuidText(gpu).c_str(), pciText(gpu).c_str());
+  const LoadedCode& code = device.code;
+  printf("CUDA driver %s, runtime %s, code for sm_%d", cudaVersionText(device.driver).c_str(),
+      cudaVersionText(device.runtime).c_str(), code.binary);
+  if (code.translated())
+    printf(
+        ", translated from compute_%d by the driver\nBuilt with -arch=%s, the program has all that this card offers.",
+        code.ptx, archFlag(code.card).c_str());
+  printf("\n\n");
+}
+
+// Copies between host and device on the stream that runs the kernels, and waits. A plain cudaMemcpy from pageable
+// memory may return before the copy has ended, and a non-blocking stream does not wait for it.
+inline void copyAndWait(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
+  CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, kind, stream));
+  CUDA_CHECK(cudaStreamSynchronize(stream));
+}
+inline void upload(void* device, const void* host, size_t bytes, cudaStream_t stream) {
+  copyAndWait(device, host, bytes, cudaMemcpyHostToDevice, stream);
+}
+inline void download(void* host, const void* device, size_t bytes, cudaStream_t stream) {
+  copyAndWait(host, device, bytes, cudaMemcpyDeviceToHost, stream);
+}
+
+// Red zones: every buffer lies between two stretches of memory that no kernel may write. `reportCheck` compares them
+// after each check, so a write past the end fails on a GPU too, where the neighbour's memory would take it silently.
+// Every word is a NaN as float and as double, so that what is read there shows in the result; and each buffer's words
+// differ, so that a copy which runs too far is seen as well. The CPU build needs none: its backend stops at the exact
+// end of an allocation. compute-sanitizer does so too, for reads as well, so a build for it has none either.
+#ifndef CUDA_DAYS_RED_ZONE
+#define CUDA_DAYS_RED_ZONE (kOnCpu || kForSanitizer ? 0 : 4096)
+#endif
+constexpr size_t kRedZone = CUDA_DAYS_RED_ZONE;  // bytes on each side
+static_assert(kRedZone % 256 == 0, "a buffer keeps the alignment of cudaMalloc");
+
+inline std::map<char*, size_t> guardedBuffers;  // start and bytes of every buffer between red zones
+
+inline vector<uint32_t> redZoneWords(const char* zone) {
+  vector<uint32_t> words(kRedZone / sizeof(uint32_t));
+  const uint32_t first = uint32_t(uintptr_t(zone)) * 2654435761u >> 12;
+  for (size_t i = 0; i < words.size(); ++i) words[i] = 0xFFF00000u | ((first + uint32_t(i)) & 0xFFFFFu);
+  return words;
+}
+
+inline char* allocateGuarded(size_t bytes) {
+  char* base = nullptr;
+  CUDA_CHECK(cudaMalloc(&base, bytes + 2 * kRedZone));
+  char* const start = base + kRedZone;
+  try {
+    for (char* zone : {base, start + bytes})
+      if (kRedZone > 0) upload(zone, redZoneWords(zone).data(), kRedZone, nullptr);
+  } catch (...) {
+    cudaFree(base);
+    throw;
+  }
+  guardedBuffers[start] = bytes;
+  return start;
+}
+
+inline void freeGuarded(char* start) {
+  if (start == nullptr) return;
+  guardedBuffers.erase(start);
+  release(cudaFree(start - kRedZone), "cudaFree");
+}
+
+// Says which buffer was written outside of, and restores its zone; an empty text if none was.
+inline string redZoneDamage() {
+  string damage;
+  for (const auto& [start, bytes] : guardedBuffers) {
+    for (char* zone : {start - kRedZone, start + bytes}) {
+      const vector<uint32_t> want = redZoneWords(zone);
+      vector<uint32_t> got(want.size());
+      if (kRedZone > 0) download(got.data(), zone, kRedZone, nullptr);
+      if (got == want) continue;
+      upload(zone, want.data(), kRedZone, nullptr);
+      const size_t at = sizeof(uint32_t) * (std::mismatch(got.begin(), got.end(), want.begin()).first - got.begin());
+      damage = "wrote " +
+          (zone < start ? to_string(kRedZone - at) + " bytes before the start"
+                        : to_string(at) + " bytes past the end") +
+          " of a buffer of " + to_string(bytes) + " bytes";
+    }
+  }
+  return damage;
 }
 
 template <class T>
 class DeviceBuffer {
  public:
-  explicit DeviceBuffer(size_t count) : count_(count) { CUDA_CHECK(cudaMalloc(&data_, bytes())); }
-  ~DeviceBuffer() { release(cudaFree(data_), "cudaFree"); }
+  explicit DeviceBuffer(size_t count)
+      : data_(reinterpret_cast<T*>(allocateGuarded(count * sizeof(T)))), count_(count) {}
+  ~DeviceBuffer() { freeGuarded(reinterpret_cast<char*>(data_)); }
   DeviceBuffer(DeviceBuffer&& other) noexcept : data_(std::exchange(other.data_, nullptr)), count_(other.count_) {}
   operator T*() const { return data_; }
   size_t count() const { return count_; }
@@ -444,8 +592,13 @@ class JsonLine {
   string body_;
 };
 
-inline int reportCheck(int day, const string& variant, const char* symbol, const string& size, const Verdict& verdict,
-    Mode mode, bool json) {
+inline int reportCheck(
+    int day, const string& variant, const char* symbol, const string& size, Verdict verdict, Mode mode, bool json) {
+  const string damage = redZoneDamage();
+  if (!damage.empty()) {
+    verdict.message += (verdict.wrong > 0 ? "; " : "") + damage;
+    ++verdict.wrong;
+  }
   const bool ok = verdict.wrong == 0;
   if (!ok)
     fprintf(stderr, "FAILED %s (%s, %s): %zu of %zu wrong, %s\n", symbol, variant.c_str(), size.c_str(), verdict.wrong,
@@ -467,15 +620,18 @@ inline int reportCheck(int day, const string& variant, const char* symbol, const
   return !ok;
 }
 
+// Stops where a rate is above what the hardware can do at all: then the time is wrong, or the count of work is.
+inline void requirePossible(const string& what, double rate, double bound, const char* unit) {
+  constexpr double kMargin = 1.02;  // of the clock's reading
+  if (rate <= kMargin * bound) return;
+  char text[160];
+  snprintf(text, sizeof text, " reads %.1f %s, and this card cannot exceed %.1f: the time or the count is wrong", rate,
+      unit, bound);
+  throw Stop{kExitFailed, what + text};
+}
+
 inline void printRunRecord(const Program& program, const Device& device) {
   const cudaDeviceProp& gpu = device.properties;
-  char uuid[48] = "GPU-";
-  for (int i = 0, at = 4; i < 16; ++i) {
-    if (i == 4 || i == 6 || i == 8 || i == 10) uuid[at++] = '-';
-    at += snprintf(uuid + at, sizeof uuid - at, "%02x", gpu.uuid.bytes[i] & 0xFF);
-  }
-  char pci[24];
-  snprintf(pci, sizeof pci, "%04x:%02x:%02x.0", gpu.pciDomainID, gpu.pciBusID, gpu.pciDeviceID);
   char utc[24] = "";
   const std::time_t now = std::time(nullptr);
   std::strftime(utc, sizeof utc, "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&now));
@@ -484,8 +640,10 @@ inline void printRunRecord(const Program& program, const Device& device) {
   line.text("device", gpu.name).text("cc", to_string(gpu.major) + "." + to_string(gpu.minor));
   line.integer("sms", gpu.multiProcessorCount).integer("l2_bytes", gpu.l2CacheSize);
   line.text("driver", cudaVersionText(device.driver)).text("runtime", cudaVersionText(device.runtime));
-  line.text("arch", "sm_" + to_string(device.codeArch)).text("backend", kOnCpu ? "cpu" : "cuda");
-  line.text("uuid", uuid).text("pci", pci).text("revision", CUDA_DAYS_REVISION).text("flags", CUDA_DAYS_FLAGS);
+  line.text("arch", "sm_" + to_string(device.code.binary)).text("ptx", "compute_" + to_string(device.code.ptx));
+  line.text("backend", kOnCpu ? "cpu" : "cuda").number("max_clock_mhz", device.maxClockMhz);
+  line.text("uuid", uuidText(gpu)).text("pci", pciText(gpu));
+  line.text("revision", CUDA_DAYS_REVISION).text("flags", CUDA_DAYS_FLAGS);
   line.text("utc", utc).print();
 }
 // end common: lesson
@@ -515,6 +673,8 @@ constexpr int kStages = 4;
 constexpr int kCheckSize = 1048576 + 611;  // odd, 611 = 13 x 47: no launch shape covers it exactly
 constexpr int kTimedSizes[] = {1 << 10, 1 << 14, 1 << 18, 1 << 22, 1 << 24};
 constexpr int kSmallest = kTimedSizes[0];
+// The greater ones differ from the first two in their grids alone.
+constexpr int kLargest = kForSanitizer ? kTimedSizes[1] : std::end(kTimedSizes)[-1];
 
 // A sample is a batch of whole-chain iterations, fewer where the chain takes long.
 constexpr int kBatch = 20;
@@ -522,11 +682,12 @@ constexpr double kBatchMs = 2;
 constexpr int kRounds = 16;  // A B B A: two samples of each, so 32 pairs
 constexpr int kWarmRounds = 2;  // rounds before them that do not count
 
-// Two arms are told apart where the whole interval of their paired difference lies beyond kMargin
-// of the median: two runs differ by about as much.
-constexpr double kConfidence = 0.99;
-constexpr int kResamples = 2000;
+// Two arms are told apart where the whole interval of their paired difference lies beyond kMargin of the median. Most
+// times on the GPU differ by less than that from one run to the next; what the host's pace bounds differs by far more.
 constexpr double kMargin = 0.01;
+constexpr double kRunError = 0.001;  // the chance that any interval of a run's verdicts misses the true median
+
+constexpr int kAttempts = 3;  // a sample is taken anew where the host was away for so long that the gate gave up
 
 constexpr int kChains = 20;  // many chains in one graph
 constexpr int kChainsUpTo = 1 << 18;  // above, submission hides behind the work
@@ -534,10 +695,15 @@ constexpr int kModelChains[] = {1, 5, 25};  // graphs of 4, 20 and 100 nodes
 constexpr int kModelBatch = 8;
 constexpr int kFresh = 32;  // fresh graphs for the bill
 constexpr int kCycles = 1000;  // captured, instantiated and destroyed, to see a leak
+// Rounds of so many graphs each, of which a leak shows in most. compute-sanitizer sees leaks without them.
+constexpr int kLeakRounds = kForSanitizer ? 1 : 5;
 
 constexpr double kCopyOverL2 = 4;  // a copy that streams from DRAM
 constexpr size_t kCopyMinBytes = size_t(64) << 20;
 constexpr double kChainBytes = 36;  // per element: 8 + 8 + 12 + 8
+constexpr double kFusedBytes = 12;  // per element: two reads and one write
+// What an SM can ask for in a clock, a float for each of 32 lanes. No card from the T4 to Blackwell does more.
+constexpr double kBytesPerClock = 128;
 
 // The gate gives up after so many clocks (about a second).
 constexpr long long kPatience = 1LL << 31;
@@ -751,7 +917,7 @@ vector<Step> fusedSteps(const Problem& at) {
 
 // ---- The graph
 
-// A range on the timeline of a profiler.
+// A range on the timeline of a profiler, where the toolkit has NVTX; nothing otherwise.
 class Range {
  public:
   explicit Range(const string& name) { nvtxRangePushA(name.c_str()); }
@@ -790,10 +956,24 @@ class Graph {
   void upload(cudaStream_t stream) const { CUDA_CHECK(cudaGraphUpload(executable_, stream)); }
   void launch(cudaStream_t stream) const { CUDA_CHECK(cudaGraphLaunch(executable_, stream)); }
 
-  // Gives the nodes the grids and the arguments of these steps: one node each, in order of capture.
+  // Gives nodesOf(steps) the grids and the arguments of these steps.
   void setParameters(const vector<cudaGraphNode_t>& of, const vector<Step>& steps) const {
     for (size_t i = 0; i < steps.size(); ++i)
       CUDA_CHECK(cudaGraphExecKernelNodeSetParams(executable_, of.at(i), &steps[i].node));
+  }
+
+  // The node of each step. CUDA does not say in which order it lists the nodes, so they are known by their kernel.
+  vector<cudaGraphNode_t> nodesOf(const vector<Step>& steps) const {
+    const vector<cudaGraphNode_t> all = nodes();
+    vector<cudaGraphNode_t> found;
+    for (const Step& step : steps) {
+      const auto runs = [&](cudaGraphNode_t node) { return kernelOf(node).func == step.node.func; };
+      const auto at = std::find_if(all.begin(), all.end(), runs);
+      if (at == all.end() || std::count_if(all.begin(), all.end(), runs) > 1)
+        throw Stop{kExitFailed, string("kernel ") + step.symbol + ": the graph does not hold it in exactly one node"};
+      found.push_back(*at);
+    }
+    return found;
   }
 
   vector<cudaGraphNode_t> nodes() const {
@@ -833,21 +1013,22 @@ struct Arm {
   vector<Step> (*steps)(const Problem&);
   bool programmatic, captured;
   int chains;  // in one launch of it
+  double bytes;  // that one chain asks for, per element
 };
 
 constexpr Arm kArms[] = {
-    {"launches", chainSteps<1, false>, false, false, 1},
-    {"graph", chainSteps<1, false>, false, true, 1},
-    {"programmatic launches", chainSteps<1, true>, true, false, 1},
-    {"programmatic graph", chainSteps<1, true>, true, true, 1},
-    {"wide launches", chainSteps<4, false>, false, false, 1},
-    {"wide graph", chainSteps<4, false>, false, true, 1},
-    {"wide programmatic graph", chainSteps<4, true>, true, true, 1},
-    {"20 chains in a graph", chainSteps<1, false>, false, true, kChains},
-    {"20 programmatic chains", chainSteps<1, true>, true, true, kChains},
-    {"fused launch", fusedSteps<1>, false, false, 1},
-    {"fused graph", fusedSteps<1>, false, true, 1},
-    {"wide fused launch", fusedSteps<4>, false, false, 1},
+    {"launches", chainSteps<1, false>, false, false, 1, kChainBytes},
+    {"graph", chainSteps<1, false>, false, true, 1, kChainBytes},
+    {"programmatic launches", chainSteps<1, true>, true, false, 1, kChainBytes},
+    {"programmatic graph", chainSteps<1, true>, true, true, 1, kChainBytes},
+    {"wide launches", chainSteps<4, false>, false, false, 1, kChainBytes},
+    {"wide graph", chainSteps<4, false>, false, true, 1, kChainBytes},
+    {"wide programmatic graph", chainSteps<4, true>, true, true, 1, kChainBytes},
+    {"20 chains in a graph", chainSteps<1, false>, false, true, kChains, kChainBytes},
+    {"20 programmatic chains", chainSteps<1, true>, true, true, kChains, kChainBytes},
+    {"fused launch", fusedSteps<1>, false, false, 1, kFusedBytes},
+    {"fused graph", fusedSteps<1>, false, true, 1, kFusedBytes},
+    {"wide fused launch", fusedSteps<4>, false, false, 1, kFusedBytes},
 };
 constexpr int kArmCount = sizeof kArms / sizeof kArms[0];
 constexpr int kLaunches = 0, kGraph = 1;  // the two that the day is about
@@ -883,11 +1064,7 @@ vector<int> armsFor(int n, bool programmatic) {
   return arms;
 }
 
-bool overlapsHere(const cudaDeviceProp& gpu) {
-  cudaFuncAttributes attributes;
-  CUDA_CHECK(cudaFuncGetAttributes(&attributes, applyScaleBias<1, true>));
-  return gpu.major >= 9 && attributes.ptxVersion >= 90;
-}
+bool overlapsHere(const Device& device) { return device.code.offers(90); }
 
 // ---- Checking
 
@@ -932,7 +1109,7 @@ class Checker {
     const vector<Step> after = kArms[kGraph].steps(to);
     Graph graph(before, 1, stream_);
     graph.instantiate();
-    graph.setParameters(graph.nodes(), after);
+    graph.setParameters(graph.nodesOf(before), after);
     poisonOutputs(from);
     poisonOutputs(to);
     graph.launch(stream_);
@@ -942,7 +1119,7 @@ class Checker {
     stale.checked = stale.wrong = from.n;
     stale.message = "got writes where the graph was captured: a stale pointer";
     for (const Step& step : before) {
-      download(from.outputs[step.stage]);
+      copyOut(from.outputs[step.stage]);
       if (std::memcmp(staging_, untouched.data(), untouched.size()) != 0)
         return report(step.symbol, variant, from.n, stale);
     }
@@ -950,19 +1127,32 @@ class Checker {
     judge(to, after, variant, false);
   }
 
-  // Many captures leave device memory as it was.
+  // Many captures leave device memory as it was. What is free is told for the whole card, so that what another process
+  // takes meanwhile is lost too: a leak is what most rounds lose.
   void checkLeaks(const Problem& at) {
     const vector<Step> steps = kArms[kGraph].steps(at);
-    size_t before = 0, after = 0, total = 0;
-    for (int i = -kCycles / 10; i < kCycles; ++i) {  // by the first tenth the driver's pools are full
-      if (i == 0) CUDA_CHECK(cudaMemGetInfo(&before, &total));
-      Graph(steps, 1, stream_).instantiate();
+    const auto freeAfter = [&](int graphs) {
+      for (int i = 0; i < graphs; ++i) Graph(steps, 1, stream_).instantiate();
+      size_t free = 0, total = 0;
+      CUDA_CHECK(cudaMemGetInfo(&free, &total));
+      return free;
+    };
+    size_t before = freeAfter(kCycles / 10);  // by then the driver's pools are full
+    int losses = 0;
+    string lost;
+    for (int round = 0; round < kLeakRounds; ++round) {
+      const size_t after = freeAfter(kCycles);
+      losses += after + kGranularity < before;
+      lost +=
+          (round > 0 ? ", " : "") + to_string((static_cast<long long>(before) - static_cast<long long>(after)) / 1024);
+      before = after;
     }
-    CUDA_CHECK(cudaMemGetInfo(&after, &total));
     Verdict verdict;
-    verdict.checked = kCycles;
-    verdict.wrong = after + kGranularity < before;
-    verdict.message = "got " + to_string(after >> 10) + " KiB free, want " + to_string(before >> 10);
+    verdict.checked = kLeakRounds;
+    if (2 * losses > kLeakRounds) {
+      verdict.wrong = losses;
+      verdict.message = "rounds of " + to_string(kCycles) + " graphs lost " + lost + " KiB of device memory";
+    }
     report("cudaGraphExecDestroy", "captured, destroyed", at.n, verdict);
   }
 
@@ -985,15 +1175,15 @@ class Checker {
   void checkCopy(const DeviceBuffer<float>& in, const DeviceBuffer<float>& out, const Launch& copy) {
     vector<float> host(in.count()), got(out.count());
     for (size_t i = 0; i < host.size(); ++i) host[i] = inputX(int(i));
-    CUDA_CHECK(cudaMemcpyAsync(in, host.data(), in.bytes(), cudaMemcpyHostToDevice, stream_));
+    ::upload(in, host.data(), in.bytes(), stream_);
     poison(out, out.bytes(), stream_);
     copy(stream_);
-    CUDA_CHECK(cudaMemcpyAsync(got.data(), out, out.bytes(), cudaMemcpyDeviceToHost, stream_));
     synchronize(stream_, "cudaMemcpyAsync");
+    download(got.data(), out, out.bytes(), stream_);
     Verdict verdict;
     verdict.checked = got.size();
     for (size_t i = 0; i < got.size(); ++i) verdict.wrong += !(got[i] == host[i]);
-    verdict.message = "got other floats than were copied";
+    if (verdict.wrong > 0) verdict.message = "got other floats than were copied";
     report("cudaMemcpyAsync", "ceiling-copy", int(got.size()), verdict);
   }
 
@@ -1002,14 +1192,10 @@ class Checker {
 
   void copyIn(const DeviceBuffer<float>& to, float (*value)(int)) {
     for (size_t i = 0; i < to.count(); ++i) staging_[i] = value(int(i));
-    CUDA_CHECK(cudaMemcpyAsync(to, staging_, to.bytes(), cudaMemcpyHostToDevice, stream_));
-    CUDA_CHECK(cudaStreamSynchronize(stream_));
+    ::upload(to, staging_, to.bytes(), stream_);
   }
 
-  void download(const DeviceBuffer<float>& from) {
-    CUDA_CHECK(cudaMemcpyAsync(staging_, from, from.bytes(), cudaMemcpyDeviceToHost, stream_));
-    CUDA_CHECK(cudaStreamSynchronize(stream_));
-  }
+  void copyOut(const DeviceBuffer<float>& from) { download(staging_, from, from.bytes(), stream_); }
 
   void poisonOutputs(const Problem& at) {
     for (const DeviceBuffer<float>& output : at.outputs) poison(output, output.bytes(), stream_);
@@ -1047,11 +1233,29 @@ class Checker {
     return verdict.wrong == 0;
   }
 
+  // Names the kernel that wrote outside of a buffer: a red zone is compared after a whole chain, so the kernels are
+  // launched once more, one by one. Where none does it alone, the first stands for the chain.
+  const char* whoDamages(const vector<Step>& steps) {
+    for (const Step& step : steps) {
+      step.launch(stream_);
+      synchronize(stream_, string("kernel ") + step.symbol);
+      if (!redZoneDamage().empty()) return step.symbol;
+    }
+    return steps.front().symbol;
+  }
+
   // Judges every stage up to the first that is wrong: those after it pass its fault on. `first` keeps
   // the bits that later arms must match.
   void judge(const Problem& at, const vector<Step>& steps, const char* variant, bool first) {
+    Verdict outside;
+    outside.message = redZoneDamage();
+    if (!outside.message.empty()) {
+      outside.checked = at.n;
+      outside.wrong = 1;
+      return report(whoDamages(steps), variant, at.n, outside);
+    }
     for (const Step& step : steps) {
-      download(at.outputs[step.stage]);
+      copyOut(at.outputs[step.stage]);
       const size_t n = at.n;
       const bool known = bits_.size() == kStages;
       const bool same = known && std::memcmp(bits_[step.stage].data(), staging_, n * sizeof(float)) == 0;
@@ -1122,24 +1326,49 @@ struct Summary {
   vector<double> sorted;
 };
 
+// The three times of an iteration.
+constexpr const char* kQuantities[] = {"submission", "gpu", "end to end"};
+constexpr int kTimes = 3;
+constexpr int kGpu = 1, kEndToEnd = 2;
+
 // snippet: interval
-// What an arm saves against another: the median of the paired differences, and the interval of it
-// when pairs are drawn anew, with replacement (the percentile bootstrap).
+// The chance of at most `heads` heads in so many tosses of a fair coin.
+constexpr double chanceOfAtMost(int heads, int tosses) {
+  double term = 1, sum = 0;
+  for (int i = 0; i < tosses; ++i) term /= 2;
+  for (int k = 0; k <= heads; ++k) {
+    sum += term;
+    term *= double(tosses - k) / (k + 1);
+  }
+  return sum;
+}
+
+// The rank of the interval's ends: the greatest that keeps the chance of a miss within `error`.
+constexpr int rankFor(int pairs, double error) {
+  int rank = 0;
+  while (2 * chanceOfAtMost(rank, pairs) <= error) ++rank;
+  return rank;
+}
+
+constexpr int kPairs = 2 * kRounds;
+// Graph against launches and the control, in three times, at every size: all of them together may err by kRunError.
+constexpr int kVerdicts = 2 * kTimes * int(sizeof kTimedSizes / sizeof kTimedSizes[0]);
+constexpr int kRank = rankFor(kPairs, kRunError / kVerdicts);
+static_assert(kRank > 0, "more rounds are needed for so small an error");
+
+// What an arm saves against another: the median of the paired differences, and its interval, from the kRank-th smallest
+// difference to the kRank-th largest. It misses the true median only where fewer than kRank pairs lie on one side of
+// it. Each pair lies on either side like a tossed coin, whatever the noise looks like, as long as pairs do not depend
+// on each other: so the chance of a miss is known exactly, and no resampling is needed.
 struct Saving {
   Saving() = default;
   Saving(const vector<double>& other, const vector<double>& arm) : arms(arm), others(other) {
-    vector<double> differences, medians;
-    for (size_t i = 0; i < arm.size(); ++i) differences.push_back(other[i] - arm[i]);
-    std::mt19937 random(56);  // the same draws in every run
-    for (int resample = 0; resample < kResamples; ++resample) {
-      vector<double> drawn;
-      while (drawn.size() < arm.size()) drawn.push_back(differences[random() % arm.size()]);
-      medians.push_back(Summary(drawn).median());
-    }
-    const Summary spread(medians);
-    median = Summary(differences).median();
-    low = spread.at((1 - kConfidence) / 2);
-    high = spread.at((1 + kConfidence) / 2);
+    vector<double> each;
+    for (size_t i = 0; i < arm.size(); ++i) each.push_back(other[i] - arm[i]);
+    const Summary differences(each);
+    median = differences.median();
+    low = differences.sorted.at(kRank - 1);
+    high = differences.sorted.at(each.size() - kRank);
     const double margin = kMargin * others.median();
     faster = low > margin ? 1 : high < -margin ? -1 : 0;
   }
@@ -1150,15 +1379,36 @@ struct Saving {
 };
 // end snippet: interval
 
-// The three times of an iteration.
-constexpr const char* kQuantities[] = {"submission", "gpu", "end to end"};
-constexpr int kTimes = 3;
-constexpr int kGpu = 1, kEndToEnd = 2;
+// Samples of two arms, the other one's first, in each of the three times.
+using Samples = std::array<std::array<vector<double>, kTimes>, 2>;
 
 // An arm against another, in each of the three times.
 struct Cell {
-  const char* winner(int t) const {
-    return times[t].faster == 0 ? "indistinguishable" : times[t].faster > 0 ? arm.name : other.name;
+  Cell() = default;
+  Cell(const Arm& its, const Arm& against, int iterations, const Samples& samples)
+      : arm(its), other(against), batch(iterations) {
+    for (int t = 0; t < kTimes; ++t) times[t] = Saving(samples[0][t], samples[1][t]);
+  }
+
+  // A control, an arm against itself, has no winner: where it is told from itself, something disturbed the samples.
+  // That is told beside the verdicts and fails nothing, because a check of results it is not.
+  const char* verdict(int t) const {
+    const Saving& saving = times[t];
+    if (saving.faster == 0) return "indistinguishable";
+    if (std::strcmp(arm.name, other.name) == 0) return "noise";
+    return saving.faster > 0 ? arm.name : other.name;
+  }
+
+  // Stops at a rate that no card can have.
+  void requirePossibleRates(int n, double maxGbps) const {
+    for (const int t : {kGpu, kEndToEnd}) {
+      const auto require = [&](const Arm& its, const Summary& us) {
+        requirePossible(string(its.name) + ", n = " + to_string(n) + ", " + kQuantities[t],
+            its.bytes * n / us.median() * 1e-3, maxGbps, "GB/s");
+      };
+      require(arm, times[t].arms);
+      require(other, times[t].others);
+    }
   }
 
   Arm arm = {}, other = {};
@@ -1175,6 +1425,7 @@ class Gate {
     CUDA_CHECK(cudaGetLastError());
   }
   void open() const { static_cast<volatile int*>(flags)[0] = 1; }
+  bool released() const { return static_cast<volatile int*>(flags)[1] == kReleased; }
 
   const PinnedBuffer<int> flags{2};
 };
@@ -1182,6 +1433,7 @@ class Gate {
 struct Lab {
   cudaStream_t stream;
   const Gate& gate;
+  double maxGbps;  // what the SMs can ask for, all of them in every clock
   Event begin, end;
 };
 
@@ -1191,16 +1443,22 @@ using Times = std::array<double, kTimes>;
 // Behind the gate the host's clock sees submission alone, and the events the GPU alone: all its work
 // waits in the queue. Then both, on an empty queue.
 Times sample(const Launch& launch, int launches, int iterations, const Lab& lab) {
-  lab.gate.hold(lab.stream);
-  CUDA_CHECK(cudaEventRecord(lab.begin, lab.stream));
-  Laps lap;
-  for (int i = 0; i < launches; ++i) launch(lab.stream);
-  const double submitted = lap();
-  CUDA_CHECK(cudaEventRecord(lab.end, lab.stream));
-  lab.gate.open();
-  CUDA_CHECK(cudaEventSynchronize(lab.end));
-  if (lab.gate.flags[1] != kReleased)
-    throw Stop{kExitFailed, "timing: the gate gave up: the queue is too short for a whole sample"};
+  double submitted = 0;
+  for (int attempt = 1;; ++attempt) {
+    lab.gate.hold(lab.stream);
+    CUDA_CHECK(cudaEventRecord(lab.begin, lab.stream));
+    Laps lap;
+    for (int i = 0; i < launches; ++i) launch(lab.stream);
+    submitted = lap();
+    CUDA_CHECK(cudaEventRecord(lab.end, lab.stream));
+    lab.gate.open();
+    CUDA_CHECK(cudaEventSynchronize(lab.end));
+    if (lab.gate.released()) break;
+    if (attempt == kAttempts)
+      throw Stop{kExitFailed,
+          "timing: the gate gave up " + to_string(kAttempts) + " times: " + to_string(launches) +
+              " launches did not fit in the queue, or each of them waited for its kernel (a debugger or a profiler?)"};
+  }
   float gpuMs = 0;
   CUDA_CHECK(cudaEventElapsedTime(&gpuMs, lab.begin, lab.end));
   const double endToEndMs = timeBatch(lab.stream, lab.begin, lab.end, launch, launches) * launches;
@@ -1209,7 +1467,7 @@ Times sample(const Launch& launch, int launches, int iterations, const Lab& lab)
 
 // Two arms, A B B A, so that clock drift meets both alike.
 Cell comparePaths(const Path& arm, const Path& other, int batch, const Lab& lab) {
-  vector<double> samples[2][kTimes];
+  Samples samples;
   for (int round = -kWarmRounds; round < kRounds; ++round) {
     for (const int which : {0, 1, 1, 0}) {
       const Path& path = which == 0 ? other : arm;
@@ -1218,8 +1476,8 @@ Cell comparePaths(const Path& arm, const Path& other, int batch, const Lab& lab)
       for (int t = 0; t < kTimes && round >= 0; ++t) samples[which][t].push_back(times[t]);
     }
   }
-  Cell cell = {arm.arm, other.arm, batch, {}};
-  for (int t = 0; t < kTimes; ++t) cell.times[t] = Saving(samples[0][t], samples[1][t]);
+  const Cell cell(arm.arm, other.arm, batch, samples);
+  cell.requirePossibleRates(arm.at.n, lab.maxGbps);
   return cell;
 }
 // end snippet: sample
@@ -1273,7 +1531,7 @@ Bill measureUpdates(const Problem& one, const Problem& two, cudaStream_t stream)
   const vector<Step> steps[] = {kArms[kGraph].steps(one), kArms[kGraph].steps(two)};
   Graph graph(steps[0], 1, stream);
   graph.instantiate();
-  const vector<cudaGraphNode_t> nodes = graph.nodes();
+  const vector<cudaGraphNode_t> nodes = graph.nodesOf(steps[0]);
   return repeat([&](int i) {
     const vector<Step>& wanted = steps[i & 1];  // in turn, so it is a change every time
     vector<double> times;
@@ -1334,7 +1592,7 @@ struct Model {
 vector<Model> measureModels(const Problem& at, const Lab& lab) {
   vector<Summary> summaries[kTimes];
   for (const int chains : kModelChains) {
-    const Path path({"", kArms[kGraph].steps, false, true, chains}, at, lab.stream);
+    const Path path({"", kArms[kGraph].steps, false, true, chains, kChainBytes}, at, lab.stream);
     vector<double> samples[kTimes];
     for (int i = -2 * kWarmRounds; i < 2 * kRounds; ++i) {
       const Times times = sample(path.launch, kModelBatch, kModelBatch, lab);
@@ -1354,6 +1612,13 @@ struct Results {
   vector<Model> models;
 
   double copyGbps() const { return copyBytes / copy.ms * 1e-6; }
+  // The controls that were told from themselves.
+  int noisy() const {
+    int count = 0;
+    for (const Size& size : sizes)
+      for (const Saving& saving : size.control.times) count += saving.faster != 0;
+    return count;
+  }
   double floorUs(int n) const { return kChainBytes * n / copyGbps() * 1e-3; }
 };
 
@@ -1371,19 +1636,27 @@ string spread(const Summary& us) { return spread(us.median(), us.at(0.05), us.at
 void printHeadline(const Results& results) {
   printf(
       "Four launches against one graph, us per iteration of the chain: median [5th, 95th percentile]\n"
-      "of %d samples. saved: median of the paired differences [%.0f %% interval]; a verdict needs all of\n"
-      "it beyond %.0f %% of the launches. A/A: the launches against themselves.\n",
-      2 * kRounds, 100 * kConfidence, 100 * kMargin);
+      "of %d samples. saved: median of the paired differences [number %d of them from below, from above];\n"
+      "by chance alone any of these intervals misses in at most 1 of %.0f runs. A verdict needs all of it\n"
+      "beyond %.0f %% of the launches. A/A: the launches against themselves, told apart by noise alone.\n",
+      kPairs, kRank, 1 / kRunError, 100 * kMargin);
   for (int t = kTimes - 1; t >= 0; --t) {
     printf("\n%-10s %26s %26s %26s %6s  %-17s %s\n", kQuantities[t], "launches", "graph", "saved", "ratio", "verdict",
         "A/A");
     for (const Size& size : results.sizes) {
       const Saving& saving = size.headline.times[t];
-      printf("%10d %s %s %s %6.2f  %-17s %s\n", size.n, spread(saving.others).c_str(), spread(saving.arms).c_str(),
+      const Saving& control = size.control.times[t];
+      printf("%10d %s %s %s %6.2f  %-17s %s%s\n", size.n, spread(saving.others).c_str(), spread(saving.arms).c_str(),
           spread(saving.median, saving.low, saving.high).c_str(), saving.others.median() / saving.arms.median(),
-          size.headline.winner(t), size.control.winner(t));
+          size.headline.verdict(t), size.control.verdict(t),
+          control.faster == 0 ? "" : spread(control.median, control.low, control.high).c_str());
     }
   }
+  if (results.noisy() > 0)
+    printf(
+        "\nNoise: in %d of %d controls the launches were told from themselves, so something disturbed this\n"
+        "host or card while they ran. There, a saving no larger than the control's is noise as well.\n",
+        results.noisy(), kVerdicts / 2);
 }
 
 void printArms(const Results& results, int l2Bytes) {
@@ -1455,7 +1728,7 @@ void printPath(const Results& results, const Size& size, const Cell& cell, const
     line.text("quantity", kQuantities[t]).timing(asTiming(saving.arms, cell.batch));
     line.text("against", cell.other.name).number("against_us", saving.others.median());
     line.number("saved_us", saving.median).number("saved_low_us", saving.low).number("saved_high_us", saving.high);
-    if (&cell == &size.headline || &cell == &size.control) line.text("verdict", cell.winner(t));
+    if (&cell == &size.headline || &cell == &size.control) line.text("verdict", cell.verdict(t));
     if (t == kGpu) {
       line.number("times_floor", saving.arms.median() / results.floorUs(size.n));
       line.boolean("fits_l2", fitsL2(size.n, l2Bytes));
@@ -1509,25 +1782,41 @@ void profile(const vector<Problem>& problems, bool programmatic, cudaStream_t st
   }
 }
 
+// With CUDA_LAUNCH_BLOCKING every launch waits for its kernel: then there is no queue, the gate gives up, and launches
+// look as dear as what they run. Results stay right, so --check goes on.
+void refuseBlockingLaunches() {
+  const char* value = std::getenv("CUDA_LAUNCH_BLOCKING");
+  if (value == nullptr || *value == '\0' || std::strcmp(value, "0") == 0) return;
+  throw Stop{kExitFailed,
+      string("CUDA_LAUNCH_BLOCKING=") + value +
+          " makes every launch wait for its kernel, so launches and graphs cannot be compared: unset it "
+          "(env -u CUDA_LAUNCH_BLOCKING), or run --check, which measures nothing"};
+}
+
 int runDay(const Options& options) {
+  if (options.mode == Mode::kTable) refuseBlockingLaunches();
   const Device device = openDevice(options.device, applyScaleBias<1, false>);
   const cudaDeviceProp& gpu = device.properties;
   const size_t copyBytes = std::max(kCopyMinBytes, size_t(kCopyOverL2 * gpu.l2CacheSize));
   size_t needed = 2 * copyBytes + Problem::bytes(kCheckSize);
-  for (const int n : kTimedSizes) needed += Problem::bytes(n);
+  for (const int n : kTimedSizes)
+    if (n <= kLargest) needed += Problem::bytes(n);
   requireDeviceMemory(needed);
-  const bool programmatic = overlapsHere(gpu);
+  const bool programmatic = overlapsHere(device);
 
   if (options.json) {
     printRunRecord(kProgram, device);
   } else {
     printBanner(device);
     if (!programmatic) printf("No programmatic arms: they need a card and code of sm_90 or later.\n\n");
+    if (!kRanges && options.mode == Mode::kProfile)
+      printf("No ranges are marked for the profiler: this was built without the header nvtx3/nvToolsExt.h.\n\n");
   }
 
   const Stream stream;
   vector<Problem> problems;
-  for (const int n : kTimedSizes) problems.emplace_back(n);
+  for (const int n : kTimedSizes)
+    if (n <= kLargest) problems.emplace_back(n);
   Checker checker(options, stream, std::max(kCheckSize, problems.back().n));
   for (const Problem& at : problems) checker.upload(at);
   if (options.mode == Mode::kProfile) {
@@ -1541,7 +1830,7 @@ int runDay(const Options& options) {
   const Launch copy = [&](cudaStream_t s) {
     CUDA_CHECK(cudaMemcpyAsync(copyOut, copyIn, copyOut.bytes(), cudaMemcpyDeviceToDevice, s));
   };
-  const Gate gate;
+  const Gate gate{};
   checker.checkArms(odd, programmatic);
   checker.checkUpdate(odd, problems.front());
   checker.checkGate(gate.flags);
@@ -1557,14 +1846,16 @@ int runDay(const Options& options) {
         "All arms match the reference at every stage, n = %d and %d to %d, and the launches bit for bit\n"
         "(fused kernels: %.1f %% of the elements have other bits, within the tolerance). Each capture holds\n"
         "what was launched: kernels alone, one root, every grid and block. %d graphs left no memory behind.\n\n",
-        kCheckSize, kSmallest, problems.back().n, 100.0 * checker.otherBits() / problems.back().n, kCycles);
+        kCheckSize, kSmallest, problems.back().n, 100.0 * checker.otherBits() / problems.back().n,
+        kLeakRounds * kCycles);
   if (options.mode == Mode::kCheck) return kExitOk;
 
   Results results;
   results.copyBytes = 2.0 * copyOut.bytes();
   results.copy = measure(stream, copy);
-  const Lab lab = {stream, gate, {}, {}};
-  bool trusted = true;
+  const double maxGbps = gpu.multiProcessorCount * kBytesPerClock * device.maxClockMhz * 1e-3;
+  requirePossible("cudaMemcpy", results.copyGbps(), maxGbps, "GB/s");
+  const Lab lab = {stream, gate, maxGbps, {}, {}};
   for (const Problem& at : problems) {
     Size size = timeSize(at, programmatic, lab);
     size.bill = measureBill(at, stream);
@@ -1572,7 +1863,6 @@ int runDay(const Options& options) {
     double price = 0;  // capture, instantiate, upload: then it can be launched
     for (int item = 0; item < 3; ++item) price += size.bill[item].median();
     if (saving.faster > 0) size.breakEven = int(std::ceil(price / saving.median));
-    for (const Saving& each : size.control.times) trusted = trusted && each.faster == 0;
     results.sizes.push_back(size);
   }
   results.updates = measureUpdates(problems[0], problems[1], stream);
@@ -1585,9 +1875,7 @@ int runDay(const Options& options) {
     printBill(results);
     printModels(results);
   }
-  if (trusted) return kExitOk;
-  fprintf(stderr, "A/A: launches were told from themselves: something disturbs this machine, trust no verdict\n");
-  return kExitFailed;
+  return kExitOk;  // the checks have passed, and noise fails nothing
 }
 
 int main(int argc, char** argv) { return runLesson(argc, argv, kProgram, runDay); }
