@@ -6,6 +6,9 @@
     scripts/bench_ingest.py report
     scripts/bench_ingest.py report --fleet
 
+Of a folder it takes every *.jsonl below it that is a run of a day. What was made from a run (merged counters, predicted
+traffic) is passed over, with a line that says so.
+
 The database is SQLite: Python brings it, and one file takes a million rows in half a minute on one core. It has a table
 per record type of scripts/schema/row.schema.json, whose columns are that type's keys; `run` numbers the runs. A run is
 known by a digest of its records, whatever the order of keys, lines, files and calls, so the same run comes in once. A
@@ -39,12 +42,15 @@ import sqlite3
 import statistics
 import sys
 import tempfile
+import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import bounds
 from fleet import overlap
+from sync_common import replacing, write_whole
 
 ROOT = Path(__file__).resolve().parents[1]
 SCHEMA_FILE = Path("scripts/schema/row.schema.json")
@@ -58,7 +64,8 @@ ALONE = 16 << 20  # bytes that one process reads in a second or two; more are sh
 MAX_PROCESSES = 8  # SQLite attaches ten databases, and one process puts together what all have read
 LOCK_SECONDS = 60  # how long to wait for another ingest
 APPLICATION_ID = 0x63756462  # tells our database from another program's; goes up when `digest` changes
-TABLE_WIDTH = 100  # columns of text
+TABLE_WIDTH = 120  # columns of text
+SHORT_UUID = 12  # "GPU-" and the eight digits that scripts/fleet.py puts into file names too
 
 # The types are spelled so that SQLite and DuckDB mean the same by them.
 SQL_TYPES = {"string": "TEXT", "integer": "BIGINT", "number": "DOUBLE", "boolean": "BOOLEAN"}
@@ -387,9 +394,8 @@ class Stage:
             raise Enough
 
     def add(self, kind: Kind, values: tuple, digest: bytes) -> None:
-        """Add a record; a `run` record closes the run before it."""
+        """Add a record; a `run` record begins a run."""
         if kind.name == "run":
-            self.end_run()
             self._run += 1
             self._head = values
         else:
@@ -487,7 +493,16 @@ def create_tables(connection: sqlite3.Connection, schema: Schema, database: str)
 
 def read(stage: Stage, shown: str, stream: BinaryIO) -> None:
     """Stage the runs of one input, which are of one card; what is wrong goes to `stage.problems`."""
+
+    def end_run() -> None:
+        """Close the open run, and hold its figures to what its card can do."""
+        stage.end_run()
+        for line, what in bounds.impossible(timed):
+            stage.refuse(shown, line, f"impossible: {what}; take the run again")
+        timed.clear()
+
     number = 0
+    timed: list[tuple[int, dict[str, Any]]] = []  # the open run's lines, but for checks
     first: tuple[str, str, int] | None = None  # the input's card, and the line that named it
     in_run = False
     for number, raw in enumerate(iter(lambda: stream.readline(MAX_LINE), b""), start=1):
@@ -495,6 +510,7 @@ def read(stage: Stage, shown: str, stream: BinaryIO) -> None:
             raw = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
             kind, fields, values, record_digest = stage.understand(raw)
             if kind.name == "run":
+                end_run()
                 in_run = True
                 card = (fields["device"], fields["uuid"])
                 first = first or (*card, number)
@@ -509,27 +525,45 @@ def read(stage: Stage, shown: str, stream: BinaryIO) -> None:
                     f"{kind.name} record before any run record: the run's beginning is missing; take it again"
                 )
             stage.add(kind, values, record_digest)
+            if kind.name != "check":
+                timed.append((number, fields))
         except BadLine as problem:
             in_run = in_run or problem.of_run
             stage.refuse(shown, number, str(problem))
             if problem.fatal:
                 break
-    stage.end_run()
+    end_run()
     if number == 0:
         stage.refuse(shown, 1, "the file is empty; take the run again with --json")
 
 
-def inputs(paths: Iterable[str]) -> list[str]:
-    """Return the names of all inputs: a file, each *.jsonl below a folder, or "-" for stdin."""
-    names = []
+# The records of files that are made from a run: day49-roofline/merge_dram.py writes the first, --trace the second.
+MADE_FROM_RUNS = re.compile(rb'"record":"(merged|traffic)"')
+
+
+def inputs(paths: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Return the names of all inputs, and a line about each file of a folder that is none.
+
+    An input is a file, each *.jsonl below a folder that was not made from a run, or "-" for stdin.
+    """
+    names, passed_over = [], []
     for path in paths:
-        files = [path]
-        if path != "-" and Path(path).is_dir():
-            files = [str(file) for file in sorted(Path(path).rglob("*.jsonl"))]
-            if not files:
-                raise Refused(f"{path}: no *.jsonl in this folder or below; name the files themselves")
-        names += files
-    return names
+        if path == "-" or not Path(path).is_dir():
+            names.append(path)
+            continue
+        files = [str(file) for file in sorted(Path(path).rglob("*.jsonl"))]
+        if not files:
+            raise Refused(f"{path}: no *.jsonl in this folder or below; name the files themselves")
+        for file in files:
+            with open(file, "rb") as stream:
+                made = MADE_FROM_RUNS.search(stream.readline(MAX_LINE)) or MADE_FROM_RUNS.search(
+                    stream.readline(MAX_LINE)
+                )
+            if made:
+                passed_over.append(f"{file}: passed over: made from a run, its records are {made[1].decode()}\n")
+            else:
+                names.append(file)
+    return names, passed_over
 
 
 def shares_of(names: list[str], processes: int) -> list[list[str]]:
@@ -559,7 +593,8 @@ def read_share(names: list[str], file: Path) -> tuple[int, list[str]]:
 
 def ingest(paths: Iterable[str], db: Path) -> str:
     """Put all runs of `paths` into `db`, made if missing, and return what was done; Refused changes nothing."""
-    shares = shares_of(inputs(paths), min(os.cpu_count() or 1, MAX_PROCESSES))
+    names, passed_over = inputs(paths)
+    shares = shares_of(names, min(os.cpu_count() or 1, MAX_PROCESSES))
     with tempfile.TemporaryDirectory(prefix="cuda-days-") as folder:
         stages = [Path(folder, f"{index}.sqlite") for index in range(len(shares))]
         if len(shares) == 1:
@@ -575,7 +610,7 @@ def ingest(paths: Iterable[str], db: Path) -> str:
             db.parent.mkdir(exist_ok=True)
         added, records = move(stages, db, load_schema())
     met = sum(runs for runs, _ in results)
-    return f"{db}: runs added: {added} ({records} records), there already: {met - added}\n"
+    return "".join(passed_over) + f"{db}: runs added: {added} ({records} records), there already: {met - added}\n"
 
 
 # ---- report ----------------------------------------------------------------------------------------------------------
@@ -596,9 +631,9 @@ class Report:
     title: Callable[..., str]
 
 
-def cards_of(connection: sqlite3.Connection) -> dict[int, tuple[str, str]]:
-    """Return device and UUID of each run."""
-    return {run: (device, uuid) for run, device, uuid in connection.execute("SELECT run, device, uuid FROM run")}
+def programs_of(connection: sqlite3.Connection) -> dict[int, tuple[str, str, int]]:
+    """Return device, UUID and day of each run: what was run where. A record's own day is its kernel's."""
+    return {run: tuple(rest) for run, *rest in connection.execute("SELECT run, device, uuid, day FROM run")}
 
 
 @contextlib.contextmanager
@@ -612,17 +647,20 @@ def reading(db: Path, schema: Schema) -> Iterator[sqlite3.Connection]:
 
 
 def make_report(db: Path) -> Report:
-    """Return best and median of every case on every card, over the runs, in the order of card, record type, case."""
+    """Return best and median of every case on every card, over the runs of a program.
+
+    In the order of card, program, record type and case. `program_day` is the program's day, `day` the kernel's.
+    """
     schema = load_schema()
     kinds = [kind for kind in schema.kinds.values() if kind.report]
     cases = {key: kind.columns[key] for kind in kinds for key in kind.report["case"]}
     text, number = SQL_TYPES["string"], SQL_TYPES["number"]
-    columns = {"device": text, "uuid": text, "record": text, **cases, "symbol": text, "metric": text, "unit": text}
-    columns.update(runs=SQL_TYPES["integer"], best=number, median=number)
+    columns = {"device": text, "uuid": text, "program_day": SQL_TYPES["integer"], "record": text, **cases}
+    columns.update(symbol=text, metric=text, unit=text, runs=SQL_TYPES["integer"], best=number, median=number)
 
-    found: dict = collections.defaultdict(list)  # by card: rows, each with its place among the card's
+    found: dict = collections.defaultdict(list)  # by card and program: rows, each with its place among these
     with reading(db, schema) as connection:
-        card_of = cards_of(connection)
+        card_of = programs_of(connection)
         for order, kind in enumerate(kinds):
             own = [key for key in cases if key in kind.columns]
             selected = ", ".join(f'"{key}"' for key in own)
@@ -651,7 +689,8 @@ def make_report(db: Path) -> Report:
     rows = []
     for card in sorted(found):
         rows += [row for _, row in sorted(found[card], key=operator.itemgetter(0))]
-    return Report(columns, rows, 2, 3, lambda device, uuid: f"{device}, {uuid[:12]}")  # the record type is in the CSV
+    title = "{0}, {1:.12}, day {2}".format  # the record type is in the CSV
+    return Report(columns, rows, 3, 4, title)
 
 
 OUTLIER = 3  # times the median absolute deviation (MAD) below the median
@@ -679,7 +718,7 @@ class Stay:
 
 
 def make_fleet_report(db: Path) -> Report:
-    """Return each ceiling on every card beside the cards of its model, and the sums of nodes.
+    """Return each ceiling of a program on every card beside the cards of its model, and the sums of nodes.
 
     A row is of a card (`value` is the median of its runs), of the fleet (`value` is the median of its cards' medians,
     `mad` their median absolute deviation) or of a node (`value` is the sum of its cards: together, of one launch, and
@@ -688,7 +727,7 @@ def make_fleet_report(db: Path) -> Report:
     """
     schema = load_schema()
     with reading(db, schema) as connection:
-        card_of = cards_of(connection)
+        program_of = programs_of(connection)
         stays = {
             run: Stay(*fields)
             for run, *fields in connection.execute(
@@ -697,8 +736,8 @@ def make_fleet_report(db: Path) -> Report:
         }
         # By model and ceiling: run, card and value of each record.
         found: dict = collections.defaultdict(list)
-        for run, day, variant, unit, value in connection.execute("SELECT run, day, variant, unit, value FROM ceiling"):
-            device, card = card_of[run]
+        for run, variant, unit, value in connection.execute("SELECT run, variant, unit, value FROM ceiling"):
+            device, card, day = program_of[run]
             found[device, day, variant, unit].append((stays.get(run, Stay()), card, value))
     rows = []
     for ceiling in sorted(found):
@@ -720,7 +759,7 @@ def card_rows(mode: str, cards: dict[str, list[tuple[Stay, float]]]) -> Iterator
     for card in sorted(cards, key=lambda card: (medians[card], card)):
         value, values = medians[card], [value for _, value in cards[card]]
         last = max((stay for stay, _ in cards[card]), key=lambda stay: stay.began)
-        below = f"outlier: {100 * (1 - value / middle):.2g} % below the median"
+        below = f"outlier, {100 * (1 - value / middle):.2g} % below median"
         note = below if value < middle - OUTLIER * mad else None
         ends = (min(values), max(values), 100 * value / middle)
         yield ("card", last.node, last.host, card, mode, 1, len(values), value, None, *ends, note)
@@ -753,7 +792,7 @@ def node_rows(solo: dict[str, list[tuple[Stay, float]]], together: dict[str, lis
             sums = [sum(value for _, value in launch.values()) for launch in at_once]
             percent = 100 * statistics.median(sums) / alone_sum if len(summed) == len(cards) else None
             share = min(overlap((stay.began, stay.seconds) for stay, _ in launch.values()) for launch in at_once)
-            note = [f"all at once for {100 * share:.0f} % of the time"]
+            note = [f"at once {100 * share:.0f} % of the time"]
             yield _node_row(stay, "together", len(cards), len(sums) * len(cards), sums, percent, note)
 
 
@@ -776,22 +815,33 @@ def as_csv(report: Report) -> str:
 
 
 def as_table(report: Report) -> str:
-    """Return the report for a person: in blocks, six significant digits, no line over TABLE_WIDTH."""
+    """Return the report for a person: in blocks, six significant digits, no line over TABLE_WIDTH, and nothing cut.
+
+    What is too wide goes on in the next line. A UUID is shown by its beginning, if that tells the cards apart.
+    """
     names = list(report.columns)[report.first :]
     right = [report.columns[name] != SQL_TYPES["string"] for name in names]
+    uuids = {row[list(report.columns).index("uuid")] for row in report.rows}
+    short = len({uuid and uuid[:SHORT_UUID] for uuid in uuids}) == len(uuids)
     blocks = []
     for head, rows in itertools.groupby(report.rows, key=lambda row: row[: report.heads]):
         cells = [names] + [[_cell(value) for value in row[report.first :]] for row in rows]
+        if short and "uuid" in names:
+            at = names.index("uuid")
+            cells = [[*line[:at], line[at][:SHORT_UUID], *line[at + 1 :]] for line in cells]
         widths = [max(map(len, column)) for column in zip(*cells)]
         for index in range(len(names)):
             if not any(line[index] for line in cells[1:]):
                 widths[index] = 0  # no case of this card has it
         while sum(widths) + sum(map(bool, widths)) - 1 > TABLE_WIDTH:
             widths[widths.index(max(widths))] -= 1
-        lines = [report.title(*head)[:TABLE_WIDTH]]
+        lines = textwrap.wrap(report.title(*head), TABLE_WIDTH)
         for line in cells:
-            shown = [_fit(cell, width, to_right) for cell, width, to_right in zip(line, widths, right) if width]
-            lines.append(" ".join(shown).rstrip())
+            folded = [textwrap.wrap(cell, width) or [""] for cell, width in zip(line, widths) if width]
+            sides = [str.rjust if to_right else str.ljust for to_right, width in zip(right, widths) if width]
+            for parts in itertools.zip_longest(*folded, fillvalue=""):
+                fitted = zip(sides, parts, filter(None, widths))
+                lines.append(" ".join(side(part, width) for side, part, width in fitted).rstrip())
         blocks.append("\n".join(lines) + "\n")
     return "\n".join(blocks)
 
@@ -800,12 +850,6 @@ def _cell(value: Any) -> str:
     if value is None:
         return ""
     return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _fit(cell: str, width: int, to_right: bool) -> str:
-    if len(cell) > width:
-        cell = f"{cell[: width - 1]}~"
-    return cell.rjust(width) if to_right else cell.ljust(width)
 
 
 def write_parquet(report: Report, file: Path) -> None:
@@ -819,17 +863,6 @@ def write_parquet(report: Report, file: Path) -> None:
             duckdb.read_csv(str(source), **options).write_parquet(str(file))
         except duckdb.Error as error:
             raise Refused(f"{file}: {error}; can files be written there?") from None
-
-
-def write_whole(path: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a temporary file beside `path` and put it in place in one step."""
-    path = regular(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        write(temporary)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def regular(path: Path) -> Path:
@@ -848,12 +881,13 @@ def report(db: Path, form: str, out: Path | None, fleet: bool) -> str:
     if not made.rows:
         print(f"{db}: no timed record; runs on a GPU without --check have some", file=sys.stderr)
     if form == "parquet":
-        write_whole(out, lambda file: write_parquet(made, file))
+        with replacing(out, [db]) as file:
+            write_parquet(made, file)
         return ""
     text = as_csv(made) if form == "csv" else as_table(made)
     if out is None:
         return text
-    write_whole(out, lambda file: file.write_bytes(text.encode("utf-8")))
+    write_whole(out, text, [db])
     return ""
 
 
@@ -863,6 +897,8 @@ def print_whole(text: str) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
     except OSError as error:
+        with contextlib.suppress(OSError):
+            sys.stdout.close()  # or Python tries once more on its way out, and ends with 120
         raise Refused(f"stdout: {error.strerror}; not all of the text was written") from None
 
 
@@ -875,7 +911,7 @@ def main(arguments: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     taking = commands.add_parser("ingest", help="put runs into the database")
     taking.add_argument(
-        "paths", nargs="+", metavar="PATH", help="file, folder (every *.jsonl below it), or - for stdin"
+        "paths", nargs="+", metavar="PATH", help="file, folder (every run below it, in a *.jsonl), or - for stdin"
     )
     showing = commands.add_parser("report", help="best and median per card, day and variant")
     showing.add_argument("--fleet", action="store_true", help="ceilings of each card beside the others, sums of nodes")

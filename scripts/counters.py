@@ -17,7 +17,6 @@ Exit code: 0 written; 1 the profiler or the program failed; 2 bad usage; 77 the 
 from __future__ import annotations
 
 import argparse
-import csv
 import os
 import re
 import shlex
@@ -27,8 +26,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from resources import find_nvcc
-from sync_common import write_whole
+from resources import find_nvcc, plain_locale
+from sync_common import flush_stdout, naming, say_failed, write_whole
+
+# Reads what ncu exports. It lies with its day, because people carry that one file off.
+sys.path.append(str(Path(__file__).resolve().parent.parent / "day49-roofline"))
+import merge_dram  # noqa: E402 (lies in the folder named just above)
 
 EXIT_WRONG = 1
 EXIT_SKIPPED = 77  # the code that CTest and Automake read as a skip
@@ -58,7 +61,16 @@ INSTRUCTIONS = (
     "smsp__inst_executed_op_local_st.sum smsp__inst_executed_op_shared_ld.sum smsp__inst_executed_op_shared_st.sum"
 )
 PASSES = (("-counters.csv", BYTES), ("-counters-inst.csv", INSTRUCTIONS))
+# The same as merge_dram.py takes them, each in the units of --print-units base alone: figures that were scaled are
+# rounded too.
+UNITS = {
+    merge_dram.RENAMED.get(spelling, spelling): dict.fromkeys(("", "byte", "sector", "inst", "ns"), 1.0)
+    for _, metrics in PASSES
+    for metric in metrics.split()
+    for spelling in metric.split("|")
+}
 
+GPU_PRESETS = ("gpu", "t4")  # of CMakePresets.json, which build below build/
 OLDEST = (2020, 1)  # the first ncu of this name, and with --clock-control
 DRIVER_PARAMETERS = Path("/proc/driver/nvidia/params")
 SMI = ("nvidia-smi", "--format=csv,noheader")
@@ -88,7 +100,15 @@ def run_here(words: list[str], folder: Path | None = None) -> subprocess.Complet
     """Run a command. Raises Refused if there is no such command or it hangs."""
     try:
         return subprocess.run(
-            words, cwd=folder, capture_output=True, text=True, errors="replace", timeout=RUN_LIMIT_S, check=False
+            words,
+            cwd=folder,
+            env=plain_locale(),
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=RUN_LIMIT_S,
+            check=False,
         )
     except OSError as error:
         raise Refused(f"{words[0]} cannot be started: {error.strerror}") from None
@@ -110,8 +130,11 @@ def version_of(ncu: str, run: Run = run_here) -> str:
     return found[1] if found else "unknown"
 
 
-def preflight(ncu: str | None, run: Run = run_here) -> str:
-    """Return the profiler's version if nothing known here keeps the counters from being read. Raises Refused."""
+def preflight(ncu: str | None, run: Run = run_here) -> tuple[str, set[str]]:
+    """Return the profiler's version and the names of this chip's counters, if nothing known keeps them from being read.
+
+    Raises Refused (77).
+    """
     if not ncu:
         raise Refused(
             "ncu (Nsight Compute) is neither on PATH nor beside nvcc",
@@ -134,21 +157,26 @@ def preflight(ncu: str | None, run: Run = run_here) -> str:
             "this GPU is split (MIG), and a slice cannot count what L2 and DRAM move: they belong to all slices",
             "Profile on a whole GPU. Its administrator ends the split: sudo nvidia-smi -mig 0",
         )
-    parameters = DRIVER_PARAMETERS.read_text() if DRIVER_PARAMETERS.is_file() else ""
+    parameters = DRIVER_PARAMETERS.read_text(encoding="utf-8") if DRIVER_PARAMETERS.is_file() else ""
     if "RmProfilingAdminOnly: 1" in parameters and os.geteuid() != 0:
         raise Refused("this host lets administrators alone read the counters (RmProfilingAdminOnly: 1)", ALLOW)
-    return version
+    return version, names_here(ncu, run)
 
 
 def names_here(ncu: str, run: Run = run_here) -> set[str]:
-    """Return the counters of this chip, without endings such as .sum. Raises Refused if the profiler names none."""
+    """Return the counters of this chip, without endings such as .sum. Raises Refused (77) if ncu names none."""
     done = run([ncu, "--query-metrics"])
     names = set(re.findall(r"^\s*([a-z0-9]+__\w+)", done.stdout, re.MULTILINE))
     if not names:
-        refuse(done)
+        text = f"{done.stdout}\n{done.stderr}"
+        if "ERR_NVGPUCTRPERM" in text:
+            refuse(done)
+        said = re.search(r"==ERROR== (.+)", text)
         raise Refused(
-            "ncu --query-metrics names no counter: no GPU, or one that this ncu does not know",
-            "nvidia-smi shows the GPU; an older or newer ncu may know it: https://developer.nvidia.com/nsight-compute",
+            "ncu --query-metrics names no counter: no driver, no GPU, or one that this ncu does not know"
+            + (f" ({said[1].strip()[:200]})" if said else ""),
+            "nvidia-smi shows driver and GPU; an older or newer ncu may know it: "
+            "https://developer.nvidia.com/nsight-compute",
         )
     return names
 
@@ -187,25 +215,28 @@ def export(done: subprocess.CompletedProcess[str], metrics: list[str]) -> str:
     """
     refuse(done)
     rows = [line for line in done.stdout.splitlines() if line.startswith('"')]
-    figures: dict[tuple, dict] = {}  # by launch and kernel, then by metric
-    for row in csv.DictReader(rows):
-        launch = figures.setdefault((row.get("ID"), row.get("Kernel Name")), {})
-        launch[row.get("Metric Name")] = row.get("Metric Value")
-    if not figures:
+    text = "\n".join([*rows, ""])
+    if len(rows) < 2:
         raise Refused("ncu counted no launch", code=EXIT_WRONG)
-    for (_, kernel), values in figures.items():
-        for metric in metrics:
-            if not re.fullmatch(r"[0-9][0-9,]*(\.[0-9]+)?", values.get(metric) or ""):
-                raise Refused(f"{metric} of {kernel} reads '{values.get(metric)}'", code=EXIT_WRONG)
-    return "\n".join([*rows, ""])
+    try:
+        for launch in (
+            launch for table in merge_dram.parse_export(text, Path("export of ncu"), units=UNITS) for launch in table
+        ):
+            for metric in metrics:
+                name = merge_dram.RENAMED.get(metric, metric)
+                if name not in launch.texts:
+                    raise Refused(f"ncu: {metric} of {launch.kernel} is not among its rows", code=EXIT_WRONG)
+                merge_dram.to_base(launch, name)
+    except merge_dram.Stop as stop:
+        raise Refused(str(stop).removesuffix(f": {merge_dram.PROFILE_AGAIN}"), code=EXIT_WRONG) from None
+    return text
 
 
-def take(ncu: str, program: str, run: Run = run_here) -> tuple[list[tuple[str, str, str]], list[str]]:
-    """Take all passes over a program. Returns (ending, command, rows) of each, and the counters that this chip lacks.
+def take(ncu: str, program: str, names: set[str], run: Run = run_here) -> tuple[list[tuple[str, str, str]], list[str]]:
+    """Take all passes over a program on a chip that has the counters `names`.
 
-    Raises Refused.
+    Returns (ending, command, rows) of each, and the counters that this chip lacks. Raises Refused.
     """
-    names = names_here(ncu, run)
     taken, lacking = [], []
     for ending, counters in PASSES:
         metrics, missing = choose(counters, names)
@@ -227,13 +258,13 @@ def find_program(which: str, root: Path) -> tuple[Path, str]:
         day = re.match(r"day[0-9]{2}", path.parent.name)
         return path, day[0] if day else path.name
     folder = f"day{int(which):02d}"
-    built = root / "build" / "gpu"
-    listed = (built / "days.txt").read_text().split() if (built / "days.txt").is_file() else []
-    for line in listed:
-        if line.startswith(f"{folder}-") and (built / line).is_file():
-            return built / line, folder
+    for built in (root / "build" / preset for preset in GPU_PRESETS):
+        listed = (built / "days.txt").read_text(encoding="utf-8").split() if (built / "days.txt").is_file() else []
+        for line in listed:
+            if line.startswith(f"{folder}-") and (built / line).is_file():
+                return built / line, folder
     raise Refused(
-        f"day {which} is not built for the GPU",
+        f"day {which} is not built for the GPU: it is in none of {', '.join(f'build/{one}' for one in GPU_PRESETS)}",
         "Build it first: cmake --preset gpu && cmake --build --preset gpu (or name a program)",
         EXIT_WRONG,
     )
@@ -248,22 +279,24 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path(), help="where the exports go (default: here)")
     options = parser.parse_args(arguments)
     try:
-        program, name = find_program(options.what, Path(__file__).resolve().parent.parent)
         ncu = find_ncu(find_nvcc())
-        version = preflight(ncu)
+        version, names = preflight(ncu)
+        program, name = find_program(options.what, Path(__file__).resolve().parent.parent)
         print(f"ncu {version}: taking {len(PASSES)} passes of {name}, clocks as they are", flush=True)
-        taken, lacking = take(ncu, str(program))
+        taken, lacking = take(ncu, str(program), names)
         options.out.mkdir(parents=True, exist_ok=True)
         for ending, _, rows in taken:
-            write_whole(options.out / f"{name}{ending}", rows)
+            with naming(options.out / f"{name}{ending}"):
+                write_whole(options.out / f"{name}{ending}", rows)
             print(f"{options.out / name}{ending}: {len(rows.splitlines()) - 1} rows")
         if lacking:
             print(f"not counted, because this chip has no such counter: {', '.join(lacking)}")
+        flush_stdout()
     except Refused as refused:
         print(refused, file=sys.stderr)
         return refused.code
     except OSError as error:
-        print(f"{error.filename or 'output'}: {error.strerror or error}", file=sys.stderr)
+        say_failed(error)
         return EXIT_WRONG
     return 0
 

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Record what the days measure on a GPU, prove that the records are whole, and set another run beside them.
 
-  record   on a machine with a GPU: build the days for it, run them, write profile/<gpu>/ (all of it or nothing)
+  record   on a machine with a GPU: build the days for it, run them, write profile/<gpu>/ (each day whole or not at all)
   record-fleet  on one with several: run a day on each GPU alone and on all at once, write profile/<gpu>-x<number>/
   verify   fail if a recorded file was edited, is missing, too much or stale, or if a README shows anything else
   charts   write what follows from the recorded lines: the merged counters, the charts and their tables
   readme   write the recorded tables and the source snippets into the READMEs; --check only compares
+  history  keep a folder as it is though the code moves on: of a card that is not at hand to be recorded again
   compare  run the days here (or take --from RUN.jsonl) and set each figure beside the recorded one
 
 profile/<gpu>/manifest.json says where every file of its folder comes from: `days` holds for each recorded day the GPU,
@@ -15,7 +16,12 @@ white space changes, and every token does.
 
 The manifest of several GPUs has `cards`, their UUIDs; its lines are the files of scripts/fleet.py.
 
-What follows from the recorded lines has no entry in the manifest: verify makes it again and compares every byte.
+Its `state` is "current" or "history". A current folder is held to the code of today: where that has changed, verify
+fails until it is recorded again. A history folder is held to itself alone: whole, unedited, its lines as the schema has
+them. Where the code has changed since, verify says so and passes, and so do compare and the pages that show it.
+
+What follows from the recorded lines has no entry in a current manifest: verify makes it again and compares every byte.
+In a history folder it is listed with the rest, because the scripts move on with the code.
 
 A README block stands between two marker lines, each alone on its line:
   <!-- begin recorded: profile/h200/day49.txt -->                <!-- end recorded -->
@@ -29,6 +35,7 @@ Exit code: 0 fine; 1 something is wrong, one line each: path[:line]: problem: wa
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import hashlib
 import json
@@ -40,19 +47,21 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable
 
 import bench_ingest
+import bounds
 import counters
 import fleet
 import plot_roofline
 import predict
 import rooflines
 import timeline
-from resources import find_nvcc
-from sync_common import write_whole
+from resources import find_nvcc, plain_locale
+from sync_common import flush_stdout, same_start, say_failed, write_whole
 
 EXIT_WRONG = 1
 EXIT_USAGE = 2
@@ -354,6 +363,7 @@ def read_run(data: bytes, shown: str, refuse: Refusal) -> Records:
 
 # ---- the manifest ----------------------------------------------------------------------------------------------------
 
+CURRENT, HISTORY = STATES = ("current", "history")
 MANIFEST_KEYS = {"schema": int, "device": str, "days": dict, "files": dict}
 DAY_KEYS = {
     **dict.fromkeys(("source", "flags", "revision", "utc", "uuid", "driver", "toolkit", "host_compiler"), str),
@@ -394,9 +404,57 @@ def read_manifest(folder: Path, shown: str) -> dict:
                 raise ValueError(f"{name}: the source '{entry['source']}' is not one of a day")
             if "/" in name:
                 raise ValueError(f"{name}: a file of this folder has no '/' in its name")
+        if manifest.get("state") not in STATES:
+            raise ValueError(f"state is {manifest.get('state')!r}, and must be one of {', '.join(STATES)}")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Stop(f"{shown}: not a manifest ({type(error).__name__}: {error}): {RESTORE}") from None
     return manifest
+
+
+def made_from_lines(name: str) -> bool:
+    """Tell whether a file follows from recorded lines, or is predicted for their card."""
+    return bool(DERIVED.fullmatch(name) or PREDICTION.fullmatch(name))
+
+
+def changes_since(manifest: dict, shown: str, root: Path) -> list[tuple[str, str]]:
+    """Return (source, what) for each way in which the days' code is no longer what a folder was recorded of."""
+    changes = []
+    for entry in manifest["days"].values():
+        source = entry["source"]
+        if not (root / source).is_file():
+            continue  # told below, with its files
+        try:
+            flags = " ".join(read_day(root, source).flags)
+        except Stop as stop:
+            changes.append((source, str(stop)))
+            continue
+        if flags != entry["flags"]:
+            changes.append((source, f"{source}: built with '{flags}', {shown} with '{entry['flags']}': {AGAIN}"))
+    files = manifest["files"]
+    for source, code in sorted({(entry["source"], entry["code"]) for entry in files.values()}):
+        names = ", ".join(name for name, entry in files.items() if (entry["source"], entry["code"]) == (source, code))
+        if not (root / source).is_file():
+            changes.append((source, f"{source}: missing, and {shown} holds what it measured ({names}): restore it"))
+        elif code_digest(root / source) != code:
+            changes.append((source, f"{source}: its code changed since {shown} was recorded ({names}): {AGAIN}"))
+    return changes
+
+
+def revisions_of(entries: Iterable[dict]) -> str:
+    """Return what a reader needs to get at the code of some days of a manifest: "recorded at revision abc123"."""
+    return f"recorded at revision {', '.join(sorted({entry['revision'] for entry in entries}))}"
+
+
+def age_of(manifest: dict, root: Path, day: int | None = None) -> str:
+    """Return what must stand beside figures of a folder, or of one of its days, because the code has moved on.
+
+    Empty in a current folder, where changed code is an error, and in a history folder while the code is the same.
+    """
+    entries = [entry for number, entry in manifest["days"].items() if day is None or int(number) == day]
+    if manifest["state"] == CURRENT:
+        return ""
+    changed = {source for source, _ in changes_since(manifest, "", root)}
+    return f"{revisions_of(entries)}, the code has changed since" if changed & {e["source"] for e in entries} else ""
 
 
 def unlisted(folder: Path, manifest: dict | None) -> list[str]:
@@ -407,8 +465,8 @@ def unlisted(folder: Path, manifest: dict | None) -> list[str]:
     listed = {"manifest.json", *manifest["files"]} if manifest else set()
     gpu, prefix = COMPILE_TIME
     names = sorted(entry.name for entry in folder.iterdir())
-    if manifest:
-        names = [name for name in names if not DERIVED.fullmatch(name) and not PREDICTION.fullmatch(name)]
+    if manifest and manifest["state"] == CURRENT:
+        names = [name for name in names if not made_from_lines(name)]
     return [name for name in names if name not in listed and not (folder.name == gpu and name.startswith(prefix))]
 
 
@@ -417,7 +475,7 @@ def describe_edit(name: str, data: bytes, entry: dict) -> str:
     marks, recorded = (
         [lines[i : i + 4] for i in range(0, len(lines), 4)] for lines in (line_marks(data), entry["lines"])
     )
-    line = len(os.path.commonprefix([marks, recorded]))
+    line = same_start(marks, recorded)
     row = ""
     if name.endswith(".jsonl") and line < len(marks):
         variant = re.search(rb'"variant":"([^"]*)"', data.splitlines()[line])
@@ -429,7 +487,8 @@ def describe_edit(name: str, data: bytes, entry: dict) -> str:
 def check_run(run: Records, shown: str, wanted: dict, reports: dict[str, dict]) -> list[str]:
     """Return why a run is no evidence.
 
-    Its run record is not the `wanted` one, a check failed, nothing was timed, or two lines are the same row.
+    Its run record is not the `wanted` one, a check failed, nothing was timed, a figure is impossible, or two lines are
+    the same row.
     """
     problems = []
     for key, value in wanted.items():
@@ -438,6 +497,7 @@ def check_run(run: Records, shown: str, wanted: dict, reports: dict[str, dict]) 
     for number, record in run:
         if record.get("ok") is False:
             problems.append(f"{shown}:{number}: {name_of(record)}: the check failed: correct the kernel and {AGAIN}")
+    problems += [f"{shown}:{number}: impossible: {what}: {AGAIN}" for number, what in bounds.impossible(run)]
     first: dict[tuple, int] = {}  # line of each row
     for number, record in run:
         if "value" in record and first.setdefault(identity(record, reports), number) != number:
@@ -511,6 +571,48 @@ def check_fleet_day(
     return problems, lines
 
 
+def wrong_name(folder: str, device: str, shown: str) -> list[str]:
+    """Return what is wrong with the name of a folder: it is the model's, and may go on, as in h200-x2."""
+    try:
+        model = folder_name(device)
+    except Stop:  # no letter of it may stand in a name: --gpu had to give one
+        return []
+    if folder == model or folder.startswith(f"{model}-"):
+        return []
+    return [
+        f"{shown}: holds {device}, whose folder is {model}, or {model}-SOMETHING: name it so, with --gpu or by hand"
+    ]
+
+
+def run_marks(data: bytes) -> list[str]:
+    """Return what tells a run from every other: its card and time, and a digest of its figures, whoever claims them."""
+    lines = data.split(b"\n")
+    try:
+        run = json.loads(lines[0])
+        card = f"GPU {run['uuid']}, day {run['day']}, {run['utc']}"
+    except (ValueError, KeyError, TypeError):
+        return []  # told elsewhere
+    figures = sorted(line for line in lines[1:] if b'"ms"' in line)
+    return [card, *([f"figures {hashlib.sha256(b''.join(figures)).hexdigest()[:12]}"] if figures else [])]
+
+
+def find_copies(root: Path, folders: list[Path]) -> list[str]:
+    """Return where a run lies in a second folder: one card's figures as another's."""
+    first: dict[str, Path] = {}  # by mark, the file that has it
+    problems = []
+    for folder in folders:
+        for path in sorted(folder.glob("*.jsonl")):
+            if made_from_lines(path.name):
+                continue
+            for mark in run_marks(path.read_bytes()):
+                other = first.setdefault(mark, path)
+                if other.parent != folder:
+                    here, there = (one.relative_to(root).as_posix() for one in (path, other))
+                    problems.append(f"{here}: the same run as {there} ({mark}): it stands in one folder: delete one")
+                    break
+    return problems
+
+
 def check_folder(folder: Path, shown: str, root: Path, refuse: Refusal) -> tuple[list[str], int, int]:
     """Return what is wrong with one GPU's folder, and how many files and JSON lines it holds.
 
@@ -519,7 +621,8 @@ def check_folder(folder: Path, shown: str, root: Path, refuse: Refusal) -> tuple
     manifest = read_manifest(folder, shown)
     reports = read_reports(root)
     files = manifest["files"]
-    problems = [f"{shown}/{name}: not in the manifest: delete it" for name in unlisted(folder, manifest)]
+    problems = wrong_name(folder.name, manifest["device"], shown)
+    problems += [f"{shown}/{name}: not in the manifest: delete it" for name in unlisted(folder, manifest)]
     lines = 0
     contents = {name: (folder / name).read_bytes() for name in files if (folder / name).is_file()}
     for name, entry in files.items():
@@ -530,25 +633,17 @@ def check_folder(folder: Path, shown: str, root: Path, refuse: Refusal) -> tuple
         elif not contents[name]:
             problems.append(f"{shown}/{name}: was empty when it was recorded: {AGAIN}")
 
-    for day, entry in manifest["days"].items():
+    for day in manifest["days"]:
         check_day = check_fleet_day if manifest.get("cards") else check_one_card
         found, lines_here = check_day(int(day), manifest, contents, shown, refuse, reports)
         problems, lines = problems + found, lines + lines_here
-        if (root / entry["source"]).is_file():
-            flags = " ".join(read_day(root, entry["source"]).flags)
-            if flags != entry["flags"]:
-                problems.append(f"{entry['source']}: built with '{flags}', {shown} with '{entry['flags']}': {AGAIN}")
 
     for name in contents:
         if name.endswith(TIMELINE):
             problems += [f"{problem}: {RESTORE}" for problem in timeline.check_file(folder / name, f"{shown}/{name}")]
 
-    for source, code in sorted({(entry["source"], entry["code"]) for entry in files.values()}):
-        names = ", ".join(name for name, entry in files.items() if (entry["source"], entry["code"]) == (source, code))
-        if not (root / source).is_file():
-            problems.append(f"{source}: missing, and {shown} holds what it measured ({names}): restore it")
-        elif code_digest(root / source) != code:
-            problems.append(f"{source}: its code changed since {shown} was recorded ({names}): {AGAIN}")
+    if manifest["state"] == CURRENT:
+        problems += [what for _, what in changes_since(manifest, shown, root)]
     return problems, len(files), lines
 
 
@@ -568,7 +663,13 @@ def merge_counters(folder: Path, shown: str, root: Path, manifest: dict) -> dict
             out = Path(temporary, name)
             words = ["--json", file_of(int(day), ".jsonl"), "--ncu", *exports, "--out", str(out)]
             done = subprocess.run(
-                [sys.executable, str(script), *words], cwd=folder, capture_output=True, text=True, check=False
+                [sys.executable, str(script), *words],
+                cwd=folder,
+                env=plain_locale(),
+                capture_output=True,
+                encoding="utf-8",
+                errors="replace",
+                check=False,
             )
             if done.returncode != 0:
                 said = done.stderr.strip() or f"{MERGER} ended with {done.returncode}"
@@ -614,8 +715,9 @@ def derive(folder: Path, shown: str, root: Path) -> dict[str, bytes]:
         lines = {name: (folder / name).read_bytes() for name in manifest["files"] if name.endswith(".jsonl")}
         for name, data in {**lines, **files}.items():
             Path(temporary, name).write_bytes(data)
+        note = f", {revisions_of(manifest['days'].values())}" if manifest["state"] == HISTORY else ""
         try:
-            files.update(plot_roofline.files_of(Path(temporary)))
+            files.update(plot_roofline.files_of(Path(temporary), rooflines.charts_of(Path(temporary), note)[0]))
         except rooflines.Stop as stop:
             raise Stop(str(stop).replace(temporary, shown)) from None
     return files
@@ -624,6 +726,8 @@ def derive(folder: Path, shown: str, root: Path) -> dict[str, bytes]:
 def check_derived(folder: Path, shown: str, root: Path) -> list[str]:
     """Return how what lies in a GPU's folder differs from what follows from its recorded lines."""
     problems = []
+    if read_manifest(folder, shown)["state"] == HISTORY:
+        return []  # listed in the manifest like all else
     wanted = derive(folder, shown, root)
     there = {path.name for path in folder.iterdir() if DERIVED.fullmatch(path.name)}
     for name in sorted(there | set(wanted)):
@@ -645,6 +749,8 @@ def charts(options: argparse.Namespace) -> int:
     """Write what follows from the recorded lines: merged counters, charts and their tables. Returns the exit code."""
     for folder in recorded_folders(options.root):
         shown = f"profile/{folder.name}"
+        if read_manifest(folder, shown)["state"] == HISTORY:
+            continue
         wanted = derive(folder, shown, options.root)
         for path in sorted(folder.iterdir()):
             if DERIVED.fullmatch(path.name) and path.name not in wanted:
@@ -653,8 +759,52 @@ def charts(options: argparse.Namespace) -> int:
         for name, data in wanted.items():
             path = folder / name
             if not path.is_file() or path.read_bytes() != data:
-                write_whole(path, data.decode("utf-8"))
+                write_whole(path, data)
                 print(f"{shown}/{name}: written")
+    return 0
+
+
+def history(options: argparse.Namespace) -> int:
+    """Make folders history, with what follows from their lines made a last time. Returns the exit code.
+
+    In a folder that is history already the scripts of today make it anew.
+    """
+    root: Path = options.root
+    refuse = schema_refusal(root) or refuse_minimally
+    for folder in options.folders:
+        if not (folder / "manifest.json").is_file():
+            raise Stop(f"{folder}: no manifest.json, so nothing is recorded there: name a folder such as profile/h200")
+        folder = folder.resolve()
+        shown = shown_name(folder, root)
+        manifest = read_manifest(folder, shown)
+        manifest["state"] = HISTORY
+        manifest["files"] = {name: entry for name, entry in manifest["files"].items() if not made_from_lines(name)}
+        with tempfile.TemporaryDirectory(prefix="cuda-days-") as temporary:
+            staged = Path(temporary, folder.name)
+            shutil.copytree(folder, staged)
+            predicted = {path.name: path.read_bytes() for path in staged.iterdir() if PREDICTION.fullmatch(path.name)}
+            for path in sorted(staged.iterdir()):
+                if made_from_lines(path.name):
+                    path.unlink()
+            write_folder(staged, {}, manifest)
+            problems, files, _ = check_folder(staged, shown, root, refuse)
+            if problems:
+                raise Stop("\n".join([*problems, f"{shown}: nothing was changed"]))
+            write_folder(staged, predicted, manifest)
+            made = {**predicted, **derive(staged, shown, root)}
+            codes = {entry["source"]: entry["code"] for entry in manifest["files"].values()}
+            for name, data in made.items():
+                day = manifest["days"].get(str(int(name[3:5])))
+                if day is None:
+                    raise Stop(f"{shown}/{name}: its day is not recorded: delete it")
+                manifest["files"][name] = describe_file(data, day["source"], codes[day["source"]])
+            write_folder(staged, made, manifest)
+            for path in folder.iterdir():
+                if not (staged / path.name).exists():
+                    path.unlink()
+            for name in [*made, "manifest.json"]:
+                write_whole(folder / name, (staged / name).read_bytes())
+        print(f"{shown}: history, {files + len(made)} files, {revisions_of(manifest['days'].values())}")
     return 0
 
 
@@ -670,6 +820,7 @@ def verify(options: argparse.Namespace) -> int:
     problems: list[str] = []
     gpus = files = lines = blocks = 0
     notes = ""
+    old = []
     for folder in sorted((root / "profile").glob("*")):
         shown = f"profile/{folder.name}"
         if not folder.is_dir():
@@ -681,6 +832,10 @@ def verify(options: argparse.Namespace) -> int:
             try:
                 found, files_here, lines_here = check_folder(folder, shown, root, refuse)
                 found = found or check_derived(folder, shown, root)
+                manifest = read_manifest(folder, shown)
+                if manifest["state"] == HISTORY:
+                    same = f"{revisions_of(manifest['days'].values())}, whose code is today's"
+                    old.append(f"{shown}: history, {age_of(manifest, root) or same}")
                 gpus, files, lines, problems = gpus + 1, files + files_here, lines + lines_here, problems + found
             except Stop as stop:
                 problems.append(str(stop))
@@ -688,6 +843,7 @@ def verify(options: argparse.Namespace) -> int:
             problems.append(f"{shown}: has no manifest.json, so nothing in it is evidence: delete it, or {AGAIN}")
         else:
             notes += f"; {folder.name}: run-time cells {NOT_YET}"
+    problems += find_copies(root, recorded_folders(root))
     for path in find_readmes(root):
         page = fill_blocks(root, path)
         blocks, problems = blocks + page.blocks, problems + page.wrong + page.differing
@@ -695,6 +851,7 @@ def verify(options: argparse.Namespace) -> int:
         print(*problems, sep="\n", file=sys.stderr)
         return EXIT_WRONG
     print(f"as recorded: {gpus} GPUs, {files} files, {lines} JSON lines, {blocks} README blocks{notes}")
+    print("".join(f"{line}\n" for line in old), end="")
     return 0
 
 
@@ -730,11 +887,16 @@ def text_of(root: Path, name: str) -> str:
 def recorded_block(root: Path, what: str) -> list[str]:
     """Return what stands in the block of a recorded file, such as profile/h200/day49.txt. Raises Stop."""
     parts = re.fullmatch(r"profile/(\w[\w.-]*)/(?:day([0-9]{2})\b)?[\w.-]+", what)
+    folder = root / what.rpartition("/")[0]
     if parts and (root / what).is_file():
-        return fenced("text", text_of(root, what))
+        age = ""
+        if (folder / "manifest.json").is_file():
+            with contextlib.suppress(Stop):  # verify says what is wrong with the manifest
+                age = age_of(read_manifest(folder, folder.name), root, int(parts[2]) if parts[2] else None)
+        note = [f"{age[0].upper()}{age[1:]}:", ""] if age else []
+        return note + fenced("text", text_of(root, what))
     if not parts or not parts[2] or not list(root.glob(f"day{parts[2]}-*/*.cu")):
         raise Stop(f"no recorded file '{what}': write profile/GPU/dayNN.txt of a day that is there")
-    folder = root / "profile" / parts[1]
     days = read_manifest(folder, f"profile/{parts[1]}")["days"] if (folder / "manifest.json").is_file() else {}
     if str(int(parts[2])) in days:
         raise Stop(f"no recorded file '{what}': {parts[1]} has day {parts[2]}, but no such file of it")
@@ -789,7 +951,7 @@ def fill_blocks(root: Path, readme: Path) -> Page:
                 page.wrong.append(f"{shown}:{first}: {stop}")
                 want = have
             if have != want:
-                at = first + 1 + len(os.path.commonprefix([have, want]))
+                at = first + 1 + same_start(have, want)
                 page.differing.append(f"{shown}:{at}: not what {what} holds: scripts/evidence.py readme fills it in")
             page.blocks += 1
             filled += [*want, line]
@@ -831,7 +993,8 @@ def readme(options: argparse.Namespace) -> int:
 def output_of(command: list[str]) -> str:
     """Return what a command prints, or nothing if there is no such command or it hangs."""
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout
+        done = subprocess.run(command, env=plain_locale(), capture_output=True, timeout=60, check=False)
+        return done.stdout.decode("utf-8", "replace")
     except (OSError, subprocess.TimeoutExpired):
         return ""
 
@@ -849,6 +1012,17 @@ def revision_of(root: Path) -> str:
     return first_of("(.+)", ["git", "-C", str(root), "describe", "--always", "--abbrev=12", "--dirty", "--exclude=*"])
 
 
+def capabilities(nvcc: str, folder: Path) -> list[str]:
+    """Return the compute capabilities of the GPUs that the days can use, as "75"; builds gpus.cu in `folder`.
+
+    The CUDA runtime is asked: nvidia-smi has no compute capability in drivers of branch 470, and lists hidden cards.
+    """
+    program = str(folder / "gpus")
+    output_of([nvcc, "-o", program, str(Path(__file__).resolve().parent / "gpus.cu")])
+    usable = re.findall(r"^gpu\t\d+\t(\d+)\.(\d)\t\S+\t\S+\tcudaSuccess\t", output_of([program]), re.MULTILINE)
+    return sorted({major + minor for major, minor in usable if int(major + minor) >= 75}, key=int)
+
+
 class Bench:
     """What builds and runs days on this machine's GPU, in a temporary folder.
 
@@ -861,12 +1035,11 @@ class Bench:
         if not nvcc:
             raise Stop("no nvcc here (CUDACXX, CUDA_HOME, CUDA_PATH, PATH, /usr/local/cuda)", EXIT_SKIPPED)
         self.nvcc = nvcc
-        gpus = re.findall(r"^(\d+)\.(\d)$", output_of([*counters.SMI, "--query-gpu=compute_cap"]), re.MULTILINE)
-        if not gpus and not arch:
-            raise Stop("no NVIDIA GPU here: nvidia-smi names none (--arch 75 if there is one, an sm_75)", EXIT_SKIPPED)
         # wgmma, without which Hopper's tensor cores do not reach their peak, is in sm_90a alone.
-        found = sorted({major + minor for major, minor in gpus}, key=int)
-        self.archs = [arch] if arch else ["90a" if capability == "90" else capability for capability in found]
+        self.archs = [arch] if arch else [one.replace("90", "90a") for one in capabilities(nvcc, self.folder)]
+        if not self.archs:
+            why = "the CUDA runtime sees none that it can use, from sm_75 on"
+            raise Stop(f"no NVIDIA GPU here: {why} (scripts/lessons run says more)", EXIT_SKIPPED)
         self.revision = revision or revision_of(root)
         self.driver = first_of(r"^([\d.]+)", [*counters.SMI, "--query-gpu=driver_version"])
         self.toolkit = first_of(r"release [\d.]+, V([\d.]+)", [nvcc, "--version"])
@@ -878,7 +1051,9 @@ class Bench:
         """Run a command in the temporary folder; bytes on stdout, text on stderr. Raises Stop if it hangs."""
         words = [executable or command[0], *command[1:]]
         try:
-            done = subprocess.run(words, cwd=self.folder, capture_output=True, timeout=RUN_LIMIT_S, check=False)
+            done = subprocess.run(
+                words, cwd=self.folder, env=plain_locale(), capture_output=True, timeout=RUN_LIMIT_S, check=False
+            )
         except subprocess.TimeoutExpired:
             what = shlex.join(command)
             raise Stop(f"{what}: not done after {RUN_LIMIT_S} s: does nvidia-smi still answer?") from None
@@ -930,8 +1105,8 @@ class Bench:
             return done
 
         try:
-            counters.preflight(self.ncu, run)
-            taken, lacking = counters.take(self.ncu, f"./{day.program}", run)
+            _, names = counters.preflight(self.ncu, run)
+            taken, lacking = counters.take(self.ncu, f"./{day.program}", names, run)
         except counters.Refused as refused:
             raise Stop(refused.why) from None
         if lacking:
@@ -1011,7 +1186,7 @@ def record_day(bench: Bench, day: Day) -> tuple[dict[str, bytes], dict, str]:
 
     keep(".jsonl", f"./{day.program} --json", bench.measure(day, "--json"))
     keep(".txt", f"./{day.program}", bench.measure(day))
-    run = read_run(files[file_of(day.number, ".jsonl")], f"{day.program} --json", refuse_minimally)[0][1]
+    run = read_run(files[file_of(day.number, ".jsonl")], f"{day.source}: {day.program} --json", refuse_minimally)[0][1]
     entry = {
         **bench.provenance(day),
         "uuid": str(run.get("uuid")),
@@ -1054,35 +1229,84 @@ def keep_others(target: Path, shown: str, manifest: dict) -> dict[str, bytes]:
         raise Stop(f"{shown}: holds {there}, this is {here}: name another folder with --gpu")
     days = {day: entry for day, entry in old["days"].items() if day not in manifest["days"]}
     sources = {entry["source"] for entry in days.values()}
-    files = {name: entry for name, entry in old["files"].items() if entry["source"] in sources}
+    own = {name: entry for name, entry in old["files"].items() if not made_from_lines(name)}
+    files = {name: entry for name, entry in own.items() if entry["source"] in sources}
     manifest["days"].update(days)
     manifest["files"].update(files)
     # What followed from the old lines is made anew: a chart of before would show figures of before.
     names = [path.name for path in target.iterdir() if not DERIVED.fullmatch(path.name)]
-    compile_time = [name for name in names if name not in old["files"]]
+    compile_time = [name for name in names if name not in own]
     return {name: (target / name).read_bytes() for name in [*files, *compile_time] if name != "manifest.json"}
 
 
 def record(options: argparse.Namespace) -> int:
-    """Record days on this machine's GPU into a whole new folder, then put it in place. Returns the exit code."""
+    """Record days on this machine's GPU into a whole new folder, then put it in place. Returns the exit code.
+
+    A day that fails takes no other with it: it is named at the end, what the folder had of it stays, and the code is 1.
+    """
     root: Path = options.root
     contents: dict[str, bytes] = {}
-    manifest: dict[str, Any] = {"schema": MANIFEST_SCHEMA, "device": "", "days": {}, "files": {}}
+    manifest: dict[str, Any] = {"schema": MANIFEST_SCHEMA, "state": CURRENT, "device": "", "days": {}, "files": {}}
+    failed: dict[int, Stop] = {}
     with tempfile.TemporaryDirectory(prefix="cuda-days-") as temporary:
         bench = Bench(root, Path(temporary), options.arch, options.revision)
         for day in find_days(root, options.day):
             code = code_digest(root / day.source)
-            files, manifest["days"][str(day.number)], device = record_day(bench, day)
-            if manifest["device"] not in ("", device):
-                raise Stop(f"{day.source}: ran on {device}, the day before on {manifest['device']}: record one GPU")
+            try:
+                files, entry, device = record_day(bench, day)
+                target = target_of(options, device)
+                wrong = wrong_name(target.name, device, shown_name(target, root))
+                if wrong:
+                    raise Stop(wrong[0], EXIT_USAGE)
+                if manifest["device"] not in ("", device):
+                    raise Stop(f"{day.source}: ran on {device}, the day before on {manifest['device']}: record one GPU")
+                described = {name: describe_file(data, day.source, code) for name, data in files.items()}
+                alone = {**manifest, "device": device, "days": {str(day.number): entry}, "files": described}
+                shown, problems = check_staged(options, alone, files)
+                if problems:
+                    raise Stop("\n".join([*problems, f"{shown}: nothing of day {day.number} was written"]))
+            except Stop as stop:
+                if stop.code == EXIT_USAGE:  # no other day would do either
+                    raise
+                print(f"day {day.number:02d}: failed", flush=True)
+                failed[day.number] = stop
+                continue
             manifest["device"] = device
-            manifest["files"].update({name: describe_file(data, day.source, code) for name, data in files.items()})
+            manifest["days"].update(alone["days"])
+            manifest["files"].update(described)
             contents.update(files)
-    name = options.gpu or folder_name(manifest["device"])
-    shown, lines = put_in_place((options.out or root / "profile").resolve() / name, contents, manifest, root)
-    print(f"{shown}: recorded {len(contents)} files, {lines} JSON lines on {manifest['device']}")
-    print("The charts follow from them: scripts/evidence.py charts; then the pages: scripts/evidence.py readme")
-    return 0
+    done = ", ".join(manifest["days"])
+    if contents:
+        shown, lines = put_in_place(target_of(options, manifest["device"]), contents, manifest, root)
+        print(f"{shown}: recorded {len(contents)} files, {lines} JSON lines on {manifest['device']}")
+        print("The charts follow from them: scripts/evidence.py charts; then the pages: scripts/evidence.py readme")
+    for stop in failed.values():
+        print(stop, file=sys.stderr)
+    if failed and contents:
+        print(f"recorded: day {done}; not recorded: day {', '.join(map(str, failed))}", file=sys.stderr)
+    codes = {stop.code for stop in failed.values()}
+    return 0 if not failed else codes.pop() if len(codes) == 1 and not contents else EXIT_WRONG
+
+
+def target_of(options: argparse.Namespace, device: str) -> Path:
+    """Return the folder that a GPU's recording goes to."""
+    return (options.out or options.root / "profile").resolve() / (options.gpu or folder_name(device))
+
+
+def shown_name(target: Path, root: Path) -> str:
+    """Return a folder's name for messages."""
+    return os.path.relpath(target, root) if root in target.parents else str(target)
+
+
+def check_staged(options: argparse.Namespace, manifest: dict, contents: dict[str, bytes]) -> tuple[str, list[str]]:
+    """Return the name of the folder that one day's recording would go to, and what is wrong with that recording."""
+    target = target_of(options, manifest["device"])
+    shown = shown_name(target, options.root)
+    with tempfile.TemporaryDirectory(prefix="cuda-days-") as temporary:
+        staged = Path(temporary, target.name)
+        staged.mkdir()
+        write_folder(staged, contents, manifest)
+        return shown, check_folder(staged, shown, options.root, schema_refusal(options.root) or refuse_minimally)[0]
 
 
 def put_in_place(target: Path, contents: dict[str, bytes], manifest: dict, root: Path) -> tuple[str, int]:
@@ -1096,7 +1320,7 @@ def put_in_place(target: Path, contents: dict[str, bytes], manifest: dict, root:
         print("jsonschema is not installed here: the lines got a brief check, scripts/evidence.py verify does the rest")
         refuse = refuse_minimally
     out = target.parent
-    shown = os.path.relpath(target, root) if root in target.parents else str(target)
+    shown = shown_name(target, root)
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=out) as temporary:
         staged, old = Path(temporary, "new", target.name), Path(temporary, "old")
@@ -1143,7 +1367,8 @@ def record_fleet(options: argparse.Namespace) -> int:
     """Record days on all of this machine's GPUs, each alone and all at once, into one folder. Returns the exit code."""
     root: Path = options.root
     contents: dict[str, bytes] = {}
-    manifest: dict[str, Any] = {"schema": MANIFEST_SCHEMA, "device": "", "cards": [], "days": {}, "files": {}}
+    manifest: dict[str, Any] = {"schema": MANIFEST_SCHEMA, "state": CURRENT, "device": "", "cards": []}
+    manifest.update(days={}, files={})
     with tempfile.TemporaryDirectory(prefix="cuda-days-") as temporary:
         bench = Bench(root, Path(temporary), options.arch, options.revision)
         for day in find_days(root, options.day):
@@ -1194,17 +1419,27 @@ def spearman(first: list[float], second: list[float]) -> float:
     return sum(x * y for x, y in zip(a, b)) / spread if spread else 1.0
 
 
-def compare_day(recorded: Records, yours: Records, reports: dict[str, dict]) -> bool:
-    """Print one day's rows side by side. Returns whether the checks of `yours` were run and all passed."""
+def compare_day(recorded: Records, yours: Records, reports: dict[str, dict], age: str = "") -> bool:
+    """Print one day's rows side by side.
+
+    Returns whether the checks of `yours` were run and all passed, and nothing in it is impossible.
+    `age` is said of the recorded ones where the code has changed since.
+    """
     (_, run), (_, other) = recorded[0], yours[0]
     same_model = run.get("device") == other.get("device")
     print(f"\nday {run.get('day')}")
     for whose, of in (("recorded", run), ("yours", other)):
         print(f"{whose:<9} {of.get('device')}, {of.get('utc')}, revision {of.get('revision')}, {of.get('flags')}")
+    if age:
+        print(f"history   {age}: the rows may be of different code")
     checks = [record for _, record in yours if record["record"] == "check"]
     failed = [record for record in checks if record.get("ok") is not True]
     for record in failed:
         print(f"FAILED {record.get('symbol')} ({record.get('variant')}, {record.get('size')}): {record.get('message')}")
+    cannot_be = bounds.impossible(yours)
+    for number, what in cannot_be:
+        print(f"IMPOSSIBLE line {number}: {what}")
+    impossible = {identity(row, reports) for at, row in yours if at in {number for number, _ in cannot_be}}
     nothing = "" if checks else ": nothing says that the results are right"
     print(f"checks    {len(checks) - len(failed)} of {len(checks)} passed{nothing}")
     if not same_model:
@@ -1217,7 +1452,7 @@ def compare_day(recorded: Records, yours: Records, reports: dict[str, dict]) -> 
     print(f"\n{'row':<{width}} {'recorded':>11} {'yours':>11}  {'unit':<9} {'ratio':>6}{'  verdict' * same_model}")
     for key in both:
         a, b = old[key], new[key]
-        judged = f"  {verdict(a, b)}" if same_model else ""
+        judged = f"  {'impossible' if key in impossible else verdict(a, b)}" if same_model else ""
         ratio = b["value"] / a["value"] if a["value"] else math.nan
         figures = f"{a['value']:>11.6g} {b['value']:>11.6g}  {str(a.get('unit')):<9} {ratio:>6.3f}"
         print(f"{names[key]:<{width}} {figures}{judged}")
@@ -1232,11 +1467,14 @@ def compare_day(recorded: Records, yours: Records, reports: dict[str, dict]) -> 
             order = spearman([old[key]["value"] for key in rows], [new[key]["value"] for key in rows])
             what = f"{len(rows)} {report['order']}"
             print(f"order of the {what}: Spearman's rank correlation {order:.2f} (1: the same order)")
-    return bool(checks) and not failed
+    return bool(checks) and not failed and not cannot_be
 
 
 def compare(options: argparse.Namespace) -> int:
-    """Set other runs beside the recorded ones. Returns 1 if one of their checks failed or one cannot be compared."""
+    """Set other runs beside the recorded ones.
+
+    Returns 1 if one of their checks failed, one of their rates is impossible or one cannot be compared.
+    """
     folder: Path = options.folder
     if not (folder / "manifest.json").is_file():
         raise Stop(f"{folder}: no manifest.json, so nothing is recorded there: name a folder such as profile/h200")
@@ -1257,7 +1495,9 @@ def compare(options: argparse.Namespace) -> int:
         for path in options.runs:
             try:
                 yours = read_run(path.read_bytes(), str(path), refuse_minimally)
-                passed = compare_day(recorded_run(yours[0][1].get("day"), f"{path}:1"), yours, reports) and passed
+                day = yours[0][1].get("day")
+                theirs = recorded_run(day, f"{path}:1")
+                passed = compare_day(theirs, yours, reports, age_of(manifest, options.root, day)) and passed
             except Stop as stop:  # the other runs can be compared all the same
                 print(stop, file=sys.stderr)
                 passed = False
@@ -1272,7 +1512,8 @@ def compare(options: argparse.Namespace) -> int:
                 raise failure(day, done)
             print(done.stderr, end="\n" if done.stderr else "", file=sys.stderr)
             yours = read_run(done.stdout, f"{day.program} --json", refuse_minimally)
-            passed = compare_day(theirs, yours, reports) and done.returncode == 0 and passed
+            age = age_of(manifest, options.root, day.number)
+            passed = compare_day(theirs, yours, reports, age) and done.returncode == 0 and passed
     return 0 if passed else EXIT_WRONG
 
 
@@ -1301,11 +1542,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     bench.add_argument("--day", type=int, nargs="+", metavar="N", help="these days alone (default: all)")
     bench.add_argument("--arch", type=arch, help="build for this architecture, as 90 (default: the GPU's)")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(required=True, metavar="record|record-fleet|verify|charts|readme|compare")
+    commands = parser.add_subparsers(required=True, metavar="record|record-fleet|verify|charts|readme|history|compare")
 
     def command(function: Callable[[argparse.Namespace], int], *parents: argparse.ArgumentParser):
         name = function.__name__.replace("_", "-")
-        added = commands.add_parser(name, parents=[common, *parents], help=function.__doc__.split(".")[0])
+        added = commands.add_parser(name, parents=[common, *parents], help=(function.__doc__ or name).split(".")[0])
         added.set_defaults(run=function)
         return added
 
@@ -1319,6 +1560,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     command(verify)
     command(charts)
     command(readme).add_argument("--check", action="store_true", help="write nothing; fail if a block differs")
+    command(history).add_argument("folders", type=Path, nargs="+", metavar="FOLDER", help="such as profile/h200-x2")
     comparing = command(compare, bench)
     comparing.add_argument("folder", type=Path, help="recorded folder, such as profile/h200")
     comparing.add_argument(
@@ -1333,12 +1575,14 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     options = parse(arguments)
     try:
-        return options.run(options)
+        code = options.run(options)
+        flush_stdout()
+        return code
     except Stop as stop:
         print(stop, file=sys.stderr)
         return stop.code
     except OSError as error:
-        print(f"{error.filename or 'output'}: {error.strerror or error}", file=sys.stderr)
+        say_failed(error)
         return EXIT_WRONG
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

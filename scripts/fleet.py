@@ -43,6 +43,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from resources import plain_locale
+from sync_common import flush_stdout, say_failed
+
 EXIT_WRONG = 1
 EXIT_USAGE = 2
 
@@ -183,8 +186,10 @@ def count_devices(program: Path) -> int:
         done = subprocess.run(
             [program, "--check", "--device", NO_DEVICE],
             stdin=subprocess.DEVNULL,
+            env=plain_locale(),
             capture_output=True,
             text=True,
+            encoding="utf-8",
             errors="replace",
             timeout=FENCE_LIMIT_S,
             check=False,
@@ -252,14 +257,17 @@ def run_card(command: list[Any], device: int, fleet: dict[str, Any], out: Path, 
                 stdin=subprocess.DEVNULL,
                 stdout=lines,
                 stderr=subprocess.PIPE,
+                env=plain_locale(),
                 timeout=limit_s,
                 check=False,
             )
     except subprocess.TimeoutExpired:
         return f"hung, and was killed after {limit_s:g} s"
+    except OSError as error:
+        return f"{error.filename or part}: {error.strerror}"
     seconds = time.monotonic() - begin
     if done.returncode != 0:
-        return how_it_ended(done.returncode, done.stderr.decode("utf-8", "replace"))
+        return f"{how_it_ended(done.returncode, done.stderr.decode('utf-8', 'replace'))}; its lines are in {part}"
 
     head, _, rest = part.read_bytes().partition(b"\n")
     try:
@@ -269,8 +277,11 @@ def run_card(command: list[Any], device: int, fleet: dict[str, Any], out: Path, 
         return f"the first line is no run record: {head[:80]!r}"
     record = {"record": "fleet", "day": day, **fleet, "began": round(began, 3), "seconds": round(seconds, 3)}
     line = json.dumps(record, separators=(",", ":")).encode("ascii")
-    part.write_bytes(b"\n".join([head, line, rest]))
-    part.rename(out / f"day{day:02}-{file_name(fleet)}-{card}-{fleet['launch']}.jsonl")
+    try:
+        part.write_bytes(b"\n".join([head, line, rest]))
+        part.rename(out / f"day{day:02}-{file_name(fleet)}-{card}-{fleet['launch']}.jsonl")
+    except OSError as error:
+        return f"{part}: {error.strerror}"
     return None
 
 
@@ -402,12 +413,14 @@ def main(arguments: list[str] | None = None) -> int:
     checking.set_defaults(run=check)
     options = parser.parse_args(arguments)
     try:
-        return options.run(options)
+        code = options.run(options)
+        flush_stdout()
+        return code
     except Stop as stop:
         say(str(stop))
         return stop.code
     except OSError as error:
-        say(": ".join(str(part) for part in (error.filename, error.strerror) if part))
+        say_failed(error)
         return EXIT_WRONG
     except KeyboardInterrupt:
         say("interrupted")

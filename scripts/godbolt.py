@@ -7,7 +7,7 @@
                           The answer holds the short link. Nothing is sent by this script.
   godbolt.py DAY --url    a link that carries the whole source in itself, for sources that are small enough
   godbolt.py --check      fails if a README's /clientstate/ link carries another source than the day's file, or if a
-                          day's source has grown to 64 KiB
+                          day's source has grown to 128 KiB
 
 DAY is a day's folder, program or number. The body has one editor with the source, one compiler with the options of the
 day's own build line, and one pane that runs the program. The site's API documentation (docs/API.md of its repository)
@@ -30,7 +30,8 @@ import zlib
 from pathlib import Path
 
 from resources import ROOT, Problem, build_line, find_days
-from sync_common import write_whole
+from sync_common import BadSource, flush_stdout, say_failed, write_whole
+from sync_common import read_source as read_text
 
 SITE = "https://godbolt.org"
 # The site's id of nvcc 13.0.2, the release that profile/t4/resources.txt is recorded with. The ids are in the list
@@ -38,7 +39,7 @@ SITE = "https://godbolt.org"
 # those of today.
 COMPILER = "nvcc130u2"
 MAX_URL = 8000  # characters; the servers in front of the site refuse request lines above 8 KiB
-MAX_SOURCE = 64 * 1024  # bytes
+MAX_SOURCE = 128 * 1024  # bytes; a limit of ours: the site takes far more
 
 # The form of the site's state, as far as this script writes it or meets it in a README: the type of every field, and
 # which must be there. The site ignores what it does not know, so a misspelt field would be lost without a word.
@@ -102,16 +103,16 @@ def validate(state: object) -> None:
 
 
 def read_source(path: Path) -> str:
-    """Return a source as the site gets it. Raises Problem if it has 64 KiB or more, or is not UTF-8."""
+    """Return a source as the site gets it. Raises Problem if it has 128 KiB or more, or is not plain UTF-8."""
     data = path.read_bytes()
     if len(data) >= MAX_SOURCE:
         raise Problem(
             f"{path} has {len(data)} bytes; a day stays below {MAX_SOURCE}, so that it can be pasted anywhere"
         )
     try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise Problem(f"{path} is not UTF-8: {error}") from error
+        return read_text(path)
+    except BadSource as bad:
+        raise Problem(str(bad)) from None
 
 
 def state_of(path: Path, compiler: str = COMPILER, arguments: str = "") -> dict:
@@ -220,14 +221,15 @@ def main(arguments: list[str] | None = None) -> int:
         state = state_of(root / days[0], options.compiler, options.arguments)
         text = (url_of(state) if options.url else json.dumps(state)) + "\n"
         if options.out:
-            write_whole(options.out, text)
+            write_whole(options.out, text, [root / days[0]])
         else:
             sys.stdout.write(text)
+            flush_stdout()
     except Problem as problem:
         print(f"scripts/godbolt.py: {problem}", file=sys.stderr)
         return problem.code
     except OSError as error:
-        print(f"scripts/godbolt.py: {error}", file=sys.stderr)
+        say_failed(error)
         return 1
     return 0
 

@@ -13,26 +13,26 @@ both have them, and by order where there are several. Prints what warps ask of g
 that L1, L2 and DRAM move (MB are 10^6 bytes), predicted and measured; x is predicted / measured. A figure that is off
 by more than 10 % gets a sentence. One that nobody has explained is an error: EXPLANATIONS is where sentences stand.
 
-The export is ncu's long form with --print-units base, as scripts/profile.sh writes it. Exit code: 0 printed;
-1 something is wrong, on stderr; 2 bad usage.
+The export is what merge_dram.py of day 49 reads, but with --print-units base alone, as scripts/profile.sh writes it.
+Exit code: 0 printed; 1 something is wrong, on stderr; 2 bad usage.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
-import json
 import re
 import sys
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
+from counters import UNITS, merge_dram
+from sync_common import flush_stdout, say_failed
+
 EXIT_WRONG = 1
 OFF = 0.10  # what calls for a sentence
 SMALL_BYTES = 1_000_000  # of DRAM: what a kernel's start costs is no longer little beside it
 SECTOR_BYTES = 32
-BASE_UNITS = {"", "byte", "sector", "ns", "inst"}
 
 METRIC = "l1tex__t_{}_pipe_lsu_mem_global_op_{}.sum"
 WAVEFRONTS = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_{}.sum"
@@ -91,8 +91,7 @@ EXPLANATIONS = [
 ]
 
 
-class Stop(Exception):
-    """Ends the program with exit code 1; its text says what is wrong."""
+Stop = merge_dram.Stop  # ends the program with exit code 1; its text says what is wrong
 
 
 @dataclass
@@ -134,38 +133,46 @@ class Pair:
 
 def read_trace(path: Path) -> list[dict]:
     """Return the launches of a trace, in order. Raises Stop: unreadable, no trace, or one with findings."""
-    try:
-        records = [json.loads(line) for line in path.read_text().splitlines()]
-    except (OSError, ValueError) as error:
-        raise Stop(f"{path}: no trace: {error}: write it with PROGRAM --trace --card NAME --json") from None
-    for record in records:
+    again = "write it with PROGRAM --trace --card NAME --json"
+    launches = []
+    for number, line in enumerate(merge_dram.read_text(path).rstrip("\n").split("\n"), start=1):
+        try:
+            record = merge_dram.strict_json(line)
+            if not isinstance(record, dict):
+                raise ValueError("no object")
+        except (ValueError, RecursionError) as error:
+            raise Stop(f"{path}:{number}: no line of a trace, or cut off ({error}): {again}") from None
         if record.get("record") == "finding":
-            raise Stop(f"{path}: kernel {record['kernel']}, {record['what']}: correct it first")
-    launches = [record for record in records if record.get("record") == "traffic"]
+            raise Stop(f"{path}:{number}: kernel {record.get('kernel')}, {record.get('what')}: correct it first")
+        if record.get("record") == "traffic":
+            _refuse_damaged(record, f"{path}:{number}", again)
+            launches.append(record)
     if not launches:
-        raise Stop(f"{path}: no launch in it: write it with PROGRAM --trace --card NAME --json")
+        raise Stop(f"{path}: no launch in it: {again}")
     return launches
+
+
+def _refuse_damaged(record: dict, where: str, again: str) -> None:
+    """Raise Stop if a launch lacks what is read of it, or has it in another form."""
+    counts = ["traced", "blocks", "compulsory_bytes", *(key for keys, _, _ in QUANTITIES.values() for key in keys)]
+    good = {
+        **dict.fromkeys(("kernel", "card"), lambda value: isinstance(value, str)),
+        **dict.fromkeys(("grid", "block"), lambda value: isinstance(value, list)),
+        **dict.fromkeys(counts, lambda value: type(value) is int and value >= 0),
+    }
+    optional = {"global_async_copy_requests", "global_async_copy_sectors"}  # of kernels that copy so
+    for key, is_good in good.items():
+        if not is_good(record.get(key)) and not (key in optional and key not in record):
+            raise Stop(f"{where}: {key} is {record.get(key)!r}: {again}")
 
 
 def read_counters(path: Path) -> list[Counted]:
     """Return the launches of an export, in order. Raises Stop: unreadable, no export, or units that are scaled."""
-    try:
-        rows = [line for line in path.read_text().splitlines() if line.startswith('"')]
-    except OSError as error:
-        raise Stop(f"{path}: {error.strerror}") from None
-    launches: dict[str, Counted] = {}
-    for row in csv.DictReader(rows):
-        try:
-            launch = launches.setdefault(
-                row["ID"], Counted(row["Kernel Name"], (row["Grid Size"], row["Block Size"]), {})
-            )
-            launch.values[row["Metric Name"]] = float(row["Metric Value"].replace(",", ""))
-            if row["Metric Unit"] not in BASE_UNITS:
-                raise Stop(f"{path}: {row['Metric Name']} in {row['Metric Unit']}: profile with --print-units base")
-        except (KeyError, AttributeError, ValueError):
-            raise Stop(f"{path}: a row that is none of ncu's long form: {list(row.values())[-3:]}") from None
-    if not launches:
-        raise Stop(f"{path}: no launch in it: scripts/profile.sh writes such an export")
+    launches: dict[tuple[str, str], Counted] = {}
+    for table in merge_dram.parse_export(merge_dram.read_text(path), path, units=UNITS):
+        for launch in table:
+            one = launches.setdefault((launch.id, launch.kernel), Counted(launch.kernel, launch.shape, {}))
+            one.values.update({metric: merge_dram.to_base(launch, metric) for metric in launch.texts})
     return list(launches.values())
 
 
@@ -312,8 +319,12 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         print(to_text(options.trace, options.ncu), end="")
+        flush_stdout()
     except Stop as stop:
         print(stop, file=sys.stderr)
+        return EXIT_WRONG
+    except OSError as error:
+        say_failed(error)
         return EXIT_WRONG
     return 0
 

@@ -28,11 +28,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from evidence import EXIT_WRONG, Stop, file_of, read_manifest
+from evidence import EXIT_WRONG, HISTORY, Stop, age_of, file_of, read_manifest, revisions_of
 from rooflines import INK, LEVELS, Chart, Dot, Panel, Rail, charts_of, millions, rows_of, shown, table
 from rooflines import Stop as BadLines
-from sync_common import write_whole
+from sync_common import flush_stdout, say_failed, write_whole
 
+ROOT = Path(__file__).resolve().parents[1]
 MARKERS = {"dram": "circle", "l2": "square", "l1": "triangle-up", "shared": "cross", "asked": "diamond", "": "circle"}
 SIZES = {"l1": 15, "l2": 10, "dram": 8, "asked": 7}  # the smaller on top where they fall together
 PROVENANCE = {
@@ -216,18 +217,8 @@ def panel_figure(chart: Chart, panel: Panel) -> dict[str, Any]:
             for first, second in zip(path, path[1:]):
                 notes.append(arrow(first, second))
     axes = {
-        "xaxis": {
-            **AXIS,
-            "type": "log",
-            "range": [math.log10(left), math.log10(right)],
-            "title": {"text": panel.x_label},
-        },
-        "yaxis": {
-            **AXIS,
-            "type": "log",
-            "range": [math.log10(low), math.log10(high)],
-            "title": {"text": panel.y_label},
-        },
+        "xaxis": log_axis(left, right, panel.x_label, panel.fractions),
+        "yaxis": log_axis(low, high, panel.y_label),
     }
     title = {"title": {"text": panel.title, "font": {"size": 13}}} if panel.title else {}
     margin = {"l": 62, "r": 12, "t": 34 if panel.title else 12, "b": 46}
@@ -334,7 +325,8 @@ class Page:
                 f"{folder}: holds several cards, a page shows one or two: scripts/bench_ingest.py report --fleet"
             )
         try:
-            charts, lacking = charts_of(folder)
+            note = f", {revisions_of(manifest['days'].values())}" if manifest["state"] == HISTORY else ""
+            charts, lacking = charts_of(folder, note)
         except BadLines as wrong:
             raise Stop(str(wrong)) from None
         parts = [self.provenance(manifest)]
@@ -354,8 +346,10 @@ class Page:
         commands = "\n".join(command for entry in days.values() for command in entry["commands"])
         files = [["file", "bytes", "SHA-256"]]
         files += [[name, str(entry["bytes"]), entry["sha256"]] for name, entry in manifest["files"].items()]
+        age = age_of(manifest, ROOT)
+        said = f"Where every figure below comes from{f': {age}' if age else ''}."
         return (
-            f"<header><h2>{html.escape(manifest['device'])}</h2><p>Where every figure below comes from.</p>"
+            f"<header><h2>{html.escape(manifest['device'])}</h2><p>{html.escape(said)}</p>"
             f'<div class="wide">{html_table(rows, " class=wrap")}</div>'
             + details("Commands", f"<pre>{html.escape(commands)}</pre>")
             + details("Files", f'<div class="wide">{html_table(files)}</div>')
@@ -434,14 +428,15 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("one card, or two side by side")
     try:
         text = make_page(options.folders)
-        write_whole(options.out, text)
+        write_whole(options.out, text, (file for folder in options.folders for file in folder.iterdir()))
+        print(f"{options.out}: {len(text.encode('utf-8')) / 1e6:.1f} MB")
+        flush_stdout()
     except Stop as stop:
         print(stop, file=sys.stderr)
         return EXIT_WRONG
     except OSError as error:
-        print(f"{error.filename or 'output'}: {error.strerror or error}", file=sys.stderr)
+        say_failed(error)
         return EXIT_WRONG
-    print(f"{options.out}: {len(text.encode('utf-8')) / 1e6:.1f} MB")
     return 0
 
 

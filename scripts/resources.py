@@ -38,6 +38,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from sync_common import BadSource, read_source, replacing
+
 ROOT = Path(__file__).resolve().parents[1]
 SCHEMA = 1  # of resources.json
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)  # those of occupancy.cpp
@@ -106,7 +108,11 @@ def build_line(source: Path) -> tuple[list[str], list[str]]:
 
     Raises Problem if there is none: that line is what everybody builds the day with, so it is not guessed.
     """
-    for line in source.read_text(encoding="utf-8").splitlines()[:100]:
+    try:
+        text = read_source(source)
+    except BadSource as bad:
+        raise Problem(str(bad)) from None
+    for line in text.splitlines()[:100]:
         found = re.match(r"//.*\bnvcc (.*\.cu\b.*)", line)
         if not found:
             continue
@@ -115,6 +121,17 @@ def build_line(source: Path) -> tuple[list[str], list[str]]:
         libraries = [word for word in words if re.match(r"-l(?!ineinfo$)", word)]
         return [word for word in words if word not in libraries], libraries
     raise Problem(f"{source}: its header has no line '// build: nvcc ... -o NAME NAME.cu' to take the flags from")
+
+
+# ---- What other programs say -----------------------------------------------------------------------------------------
+
+
+def plain_locale(**variables: str) -> dict[str, str]:
+    """Return the environment, with `variables`, for a child whose output is read: figures and words of the C locale.
+
+    Otherwise a profiler groups digits, and a compiler quotes and words its messages, as the user's locale says.
+    """
+    return {**os.environ, **variables, "LC_ALL": "C"}
 
 
 # ---- The toolkit ----------------------------------------------------------------------------------------------------
@@ -148,6 +165,7 @@ def require_nvcc() -> str:
 def run(command: list, what: str, **options) -> subprocess.CompletedProcess:
     """Run a command; raises Problem with its last words if it cannot be started or fails."""
     options = {"check": False, "text": True, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    options.setdefault("env", plain_locale())
     try:
         done = subprocess.run([str(word) for word in command], **options)
     except OSError as error:
@@ -187,7 +205,7 @@ class Kernel:
     spill_loads: int = 0
     stack: int = 0
     shared: int = 0
-    barriers: int = 0
+    barriers: int | None = None  # up to CUDA 12.4, ptxas does not say
 
 
 def parse_ptxas(output: str) -> list[Kernel]:
@@ -354,15 +372,11 @@ def log_launches(program: Path, kernels: list[str]) -> dict[str, set[LaunchShape
     Its checks fail, since nothing was computed; what counts is that it went through. Raises Problem if it launched
     nothing.
     """
-    environment = {
-        **os.environ,
-        "CUDA_DAYS_CPU_LOG": "1",
-        "CUDA_DAYS_CPU_SKIP": ",".join(sorted({symbol_of(name) for name in kernels})),
-    }
+    skipped = ",".join(sorted({symbol_of(name) for name in kernels}))
     try:
         done = subprocess.run(
             [str(program), "--check"],
-            env=environment,
+            env=plain_locale(CUDA_DAYS_CPU_LOG="1", CUDA_DAYS_CPU_SKIP=skipped),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
@@ -505,7 +519,7 @@ def measure(
                     threads = shape.block[0] * shape.block[1] * shape.block[2]
                     asking.append(row)
                     questions.append(
-                        (arch, threads, kernel.registers, kernel.shared, shape.dynamic_shared, kernel.barriers)
+                        (arch, threads, kernel.registers, kernel.shared, shape.dynamic_shared, kernel.barriers or 0)
                     )
 
     # One question more for each architecture: what its SM holds comes with every answer.
@@ -683,20 +697,9 @@ def read_record(folder: Path) -> dict | None:
 def write_record(folder: Path, record: dict) -> None:
     """Write resources.json and resources.txt, both complete before either takes its name."""
     folder.mkdir(parents=True, exist_ok=True)
-    temporary: list[tuple[str, Path]] = []
-    try:
-        for name, text in (("resources.json", as_json(record)), ("resources.txt", as_text(record))):
-            descriptor, path = tempfile.mkstemp(dir=folder, prefix=f".{name}.")
-            temporary.append((path, folder / name))
-            with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
-                file.write(text)
-            os.chmod(path, 0o644)
-        for path, target in temporary:
-            os.replace(path, target)
-    finally:
-        for path, _ in temporary:
-            if os.path.exists(path):
-                os.unlink(path)
+    with replacing(folder / "resources.txt") as text, replacing(folder / "resources.json") as data:
+        text.write_bytes(as_text(record).encode("utf-8"))
+        data.write_bytes(as_json(record).encode("utf-8"))
 
 
 # ---- The command line -----------------------------------------------------------------------------------------------

@@ -70,6 +70,7 @@ class Dot:
     ms: float
     roof: float
     cause: str = ""  # why it lies above its own roof; empty if it does not
+    meant: bool = False  # to lie above: it counts what is asked for, and counters show that caches served it
 
     @property
     def percent(self) -> float:
@@ -233,8 +234,12 @@ def place(kernel: str, level: str, work: float, amount: float, ms: float, roofs:
     flats = [roof.rate for roof in roofs if roof.flat and roof.main]
     slopes = [roof.rate * x for roof in roofs if not roof.flat and roof.main]
     roof = min(flats + slopes)
-    cause = why_above(level, y / roof, bool(flats) and roof == min(flats), **facts) if y > ABOVE * roof else ""
-    return Dot(kernel, level, x, y, work, amount, ms, roof, cause)
+    flat_binds = bool(flats) and roof == min(flats)
+    cause = why_above(level, y / roof, flat_binds, **facts) if y > ABOVE * roof else ""
+    # What DRAM moved for it has its own dot, with its own cause if that lies above.
+    moved = (facts.get("merged") or {}).get("dram_bytes", math.inf)
+    meant = level == "asked" and cause.startswith("cache-resident") and y * moved / amount <= ABOVE * roof
+    return Dot(kernel, level, x, y, work, amount, ms, roof, cause, meant)
 
 
 def why_above(level: str, ratio: float, flat_binds: bool, merged: Record | None = None) -> str:
@@ -302,9 +307,11 @@ def dram(recorded: Recorded) -> Chart:
     fma = flat(recorded.best(name, "gflops"), name, "FMA")
     panel = Panel("", X_FLOP, Y_FLOP, [copy, fma])
     rail = Rail("Without FLOP, on a rail of their own: GB/s that DRAM moved", copy)
+    counted = {record["symbol"]: record for record in merged}
     for row in rows:
         if row["flop"] and row["bytes"]:
-            panel.dots.append(place(row["variant"], "asked", row["flop"], row["bytes"], row["ms"], panel.roofs))
+            work, amount, facts = row["flop"], row["bytes"], counted.get(row["symbol"])
+            panel.dots.append(place(row["variant"], "asked", work, amount, row["ms"], panel.roofs, merged=facts))
     for record in merged:
         if record["flop"] and record["dram_bytes"]:
             amount = record["dram_bytes"]
@@ -445,15 +452,15 @@ def ladder(recorded: Recorded) -> Chart:
     copy = slope(record, source, "DRAM copy")
     rungs: dict[str, str] = {}
     sizes: dict[tuple[int, int, int], list[Record]] = {}
-    best_other: dict[tuple[int, int, int], Record] = {}
+    library: dict[tuple[int, int, int], Record] = {}
     for row in recorded.some(name, "gemm"):
         size = row["m"], row["n"], row["k"]
         rung = rung_of(row)
         if rung and "intensity" in row:
             rungs[rung[0]] = rung[1]
             sizes.setdefault(size, []).append(row)
-        elif "intensity" not in row and "note" not in row:  # a library's: of its bytes nothing is known
-            best_other[size] = max(best_other.get(size, row), row, key=lambda record: record["value"])
+        elif row["variant"] == "cuBLAS" and "note" not in row:  # in the mode that the rungs are sampled in turn with
+            library[size] = row
     most = max(map(len, sizes.values()), default=0)
     if most < 2:
         raise Lacking(f"no two rungs of one size in {name}")
@@ -466,9 +473,8 @@ def ladder(recorded: Recorded) -> Chart:
             amount = row["flop"] / row["intensity"]
             panel.dots.append(place(row["variant"], "asked", row["flop"], amount, row["ms"], panel.roofs))
         panel.paths, panel.arrows = [list(panel.dots)], True
-        if size in best_other:
-            other = best_other[size]
-            panel.references.append(flat(other, name, other["variant"].partition(",")[0], main=False))
+        if size in library:
+            panel.references.append(flat(library[size], name, "cuBLAS", main=False))
         panels.append(panel)
     kernels = [f"{number} {text}" for number, text in rungs.items()]
     return Chart(
@@ -526,7 +532,7 @@ def scaling(recorded: Recorded) -> Chart:
     most = max(row["sms"] for row in rows)
     panel.references.append(Roof("in proportion", 100 / most, "in proportion to the SMs", "by definition"))
     units = ("GB/s, GFLOP/s", "SMs", "SMs", "%")
-    about = "A part of the SMs fills the memory; the arithmetic takes them all"
+    about = "The copy bends where memory fills up; the arithmetic takes every SM"
     return Chart("", "How many SMs it takes", about, recorded.device(name), [panel], units, list(series), counts=False)
 
 
@@ -541,8 +547,11 @@ CHARTS: dict[str, Callable[[Recorded], Chart]] = {
 }
 
 
-def charts_of(folder: Path) -> tuple[list[Chart], dict[str, str]]:
-    """Return the charts that a folder's lines allow, and by name why each other one is not among them. Raises Stop."""
+def charts_of(folder: Path, note: str = "") -> tuple[list[Chart], dict[str, str]]:
+    """Return the charts that a folder's lines allow, and by name why each other one is not among them. Raises Stop.
+
+    `note` stands on each behind the card, such as ", recorded at revision abc123".
+    """
     recorded = Recorded(folder)
     charts, lacking = [], {}
     for name, make in CHARTS.items():
@@ -557,6 +566,7 @@ def charts_of(folder: Path) -> tuple[list[Chart], dict[str, str]]:
             )
             raise Stop(f"{folder}: {name}: {what}: record again: scripts/evidence.py record") from None
         chart.name = name
+        chart.device += note
         charts.append(chart)
     return charts, lacking
 

@@ -18,15 +18,18 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from resources import find_nvcc
+from resources import find_nvcc, plain_locale
+from sync_common import flush_stdout, say_failed
 
 EXIT_WRONG = 1
 EXIT_SKIPPED = 77
+RUN_LIMIT_S = 300  # the days' longest --profile takes some seconds: longer is a hang
 RECORDER = Path(__file__).resolve().parent / "trace_cuda.cpp"
 
 RANGES, CALLS, GPU = "NVTX ranges", "CUDA calls", "GPU"  # the tracks
@@ -117,6 +120,25 @@ def find_cupti(nvcc: str) -> tuple[Path, Path]:
     return header, library
 
 
+def finished(command: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end; its output as text. Raises Stop if there is no such command or it hangs."""
+    try:
+        return subprocess.run(
+            command,
+            env=environment,
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=RUN_LIMIT_S,
+            check=False,
+        )
+    except OSError as error:
+        raise Stop(f"{command[0]} cannot be started: {error.strerror}") from None
+    except subprocess.TimeoutExpired:
+        raise Stop(f"{shlex.join(command)}: not done after {RUN_LIMIT_S} s, and was stopped") from None
+
+
 def record(program: Path) -> str:
     """Run PROGRAM --profile under the recorder and return the trace, checked. Raises Stop."""
     nvcc = find_nvcc()
@@ -127,16 +149,12 @@ def record(program: Path) -> str:
         recorder, trace = Path(temporary, "trace_cuda.so"), Path(temporary, "trace.json")
         command = [os.environ.get("CXX") or "g++", "-std=c++17", "-O1", "-shared", "-fPIC", f"-I{header}"]
         command += [f"-I{Path(nvcc).resolve().parent.parent / 'include'}", str(RECORDER), str(library)]
-        built = subprocess.run(
-            [*command, f"-Wl,-rpath,{library.parent}", "-o", recorder], capture_output=True, text=True
-        )
+        built = finished([*command, f"-Wl,-rpath,{library.parent}", "-o", str(recorder)], plain_locale())
         if built.returncode != 0:
             raise Stop(f"{RECORDER.name} does not compile: {built.stderr.strip()[:600]}")
         environment = {"CUDA_INJECTION64_PATH": str(recorder), "NVTX_INJECTION64_PATH": str(library)}
-        environment.update(os.environ, CUDA_DAYS_TRACE=str(trace))
-        done = subprocess.run(
-            [program.resolve(), "--profile"], env=environment, capture_output=True, text=True, timeout=300, check=False
-        )
+        environment.update(plain_locale(CUDA_DAYS_TRACE=str(trace)))
+        done = finished([str(program.resolve()), "--profile"], environment)
         if done.returncode != 0 or not trace.is_file():
             raise Stop(
                 f"{program.name} --profile ended with {done.returncode} and no trace: {done.stderr.strip()[:600]}"
@@ -159,6 +177,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if options.command == "record":
             print(record(options.program), end="")
+            flush_stdout()
             return 0
         problems = [problem for path in options.files for problem in check_file(path, str(path))]
         print(*problems, sep="\n", file=sys.stderr, end="\n" if problems else "")
@@ -167,7 +186,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(stop, file=sys.stderr)
         return stop.code
     except OSError as error:
-        print(f"{error.filename or 'output'}: {error.strerror or error}", file=sys.stderr)
+        say_failed(error)
         return EXIT_WRONG
 
 
