@@ -5,6 +5,7 @@ CTest passes the paths in the environment. Run by hand (`pytest scripts/tests`),
 
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from resources import find_nvcc  # noqa: E402 (lies in the folder named just above)
+
+os.environ.pop("PYTHONUNBUFFERED", None)  # a reader's Python buffers, and finds a full stdout when it ends
 
 EXIT_ALL_SKIPPED = 77  # CTest shows a test with this code as skipped
 
@@ -50,6 +53,21 @@ def nvcc():
     if not found:
         pytest.skip("no nvcc (CUDACXX, CUDA_HOME, CUDA_PATH, PATH, /usr/local/cuda)")
     return found
+
+
+@pytest.fixture
+def full_disk(tmp_path):
+    """Return a folder in which no file can be written, because its file system has no block left."""
+    folder = tmp_path / "full"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", folder]
+    if not shutil.which("mount") or subprocess.run(command, capture_output=True, check=False).returncode != 0:
+        pytest.skip("a small file system cannot be mounted here: it takes root")
+    try:
+        (folder / "filler").write_bytes(b"x" * 4096)
+        yield folder
+    finally:
+        subprocess.run(["umount", folder], check=True)
 
 
 class _Outcome:

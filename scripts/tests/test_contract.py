@@ -75,7 +75,8 @@ def test_cpu_build_refuses_to_time(program, arguments):
         ("no-driver", 77, ["no NVIDIA driver is visible", "WSL", "--gpus all"]),
         ("no-gpu", 77, ["no GPU"]),
         ("old-driver", 1, ["supports CUDA 11.4", "toolkit"]),
-        ("other-arch", 1, ["sm_", "-arch=sm_", "-DCMAKE_CUDA_ARCHITECTURES="]),
+        ("other-arch", 1, ["sm_121", "-arch=sm_121", "-DCMAKE_CUDA_ARCHITECTURES=121"]),
+        ("too-old", 77, ["V100", "sm_70", "start at sm_75"]),
         ("small", 77, ["MiB needed", "MiB free"]),
     ],
 )
@@ -89,9 +90,18 @@ def test_unusable_device(program, device, code, said):
         assert part in lines[0]
 
 
+def test_banner_names_what_the_driver_translated(program):
+    """What is skipped makes the checks fail, after the banner: that saves the time."""
+    skip = PROFILE_ORDER[f"{program.parent.name}/{program.name}"][0]
+    env = {"CUDA_DAYS_CPU_DEVICE": "translated", "CUDA_DAYS_CPU_SKIP": skip}
+    banner = run(program, "--check", env=env).stdout
+    assert "code for sm_90, translated from compute_75 by the driver" in banner
+    assert "-arch=sm_90a" in banner
+
+
 @pytest.mark.parametrize("argument", ["--help", "--check"])
 def test_full_disk_is_a_failure(program, argument):
-    with open("/dev/full", "w") as full:
+    with open("/dev/full", "w", encoding="utf-8") as full:
         result = run(program, argument, stdout=full, stderr=subprocess.PIPE)
     assert result.returncode == 1
     assert "stdout" in result.stderr

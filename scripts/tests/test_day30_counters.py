@@ -1,4 +1,8 @@
-"""Day 30's models against the recorded hardware counters: FLOP of every arithmetic, and the bytes that reach the L2."""
+"""What day 30's records say of each other.
+
+The models against the recorded hardware counters: FLOP of every arithmetic, and the bytes that reach the L2. And every
+time against the check that came before it, at the size that was timed.
+"""
 
 import json
 from pathlib import Path
@@ -81,3 +85,52 @@ def test_the_l2_gets_what_was_asked(folder):
     sectors = "lts__t_sectors_srcunit_tex.sum"
     assert past_l1[sectors] * SECTOR == pytest.approx(asked, rel=TOLERANCE)
     assert rotating[sectors] * SECTOR < 0.95 * asked  # requests of several SMs merged: why that row is no ceiling
+
+
+TIMED = {"ceiling", "shape", "sweep", "curve", "scaling", "row"}  # a plateau repeats the time of a row of the sweep
+
+
+def check_of(line):
+    """Return the variant of the check that a timed line must have had: the program names it by what it launches."""
+    if line["record"] in ("ceiling", "shape"):
+        return f"{line['variant']}, {line['shape']}"
+    ends = {"sweep": "", "curve": ", float4 x 1", "scaling": f", {line.get('sms')} SMs", "row": ", plain"}
+    return line["variant"] + ends[line["record"]]
+
+
+def unproven(lines):
+    """Return the variants that were timed without a passed check at the full size before them."""
+    proven, missing = set(), []
+    for line in lines:
+        if line["record"] == "check" and line["size"] == "full" and line["ok"]:
+            proven.add(line["variant"])
+        elif line["record"] in TIMED and check_of(line) not in proven:
+            missing.append(check_of(line))
+        elif line["record"] == "plateau" and line["ms"] not in [
+            other["ms"] for other in lines if other["record"] == "sweep"
+        ]:
+            missing.append(line["variant"])
+    return missing
+
+
+def test_all_that_was_timed_was_proven_before(folder):
+    lines = [json.loads(line) for line in (folder / "day30.jsonl").read_text().splitlines()]
+    if "ptx" not in lines[0]:
+        pytest.skip("recorded by a program that did not prove all before; record it again")
+    assert unproven(lines) == []
+    timed = [line for line in lines if line["record"] in TIMED]
+    assert {line["samples"] for line in timed if line["record"] in ("ceiling", "row")} == {21}
+    assert {line["samples"] for line in timed if line["record"] not in ("ceiling", "row")} <= {5, 21}
+
+
+def test_a_time_without_its_check_shows():
+    check = {"record": "check", "variant": "scaling-copy, 4 SMs", "size": "full", "ok": True}
+    row = {"record": "scaling", "variant": "scaling-copy", "sms": 4, "ms": 1.0}
+    assert unproven([check, row]) == []
+    for lines in (
+        [row, check],
+        [{**check, "ok": False}, row],
+        [{**check, "size": "ragged"}, row],
+        [{**check, "variant": "x"}, row],
+    ):
+        assert unproven(lines) == ["scaling-copy, 4 SMs"]

@@ -157,12 +157,20 @@ def short(parameter):
 FAKES = {
     "nvidia-smi": """\
 case "$*" in
-  *compute_cap*) cat "$here/compute_cap" ;;
+  *compute_cap*) echo 'Field "compute_cap" is not a valid field to query.'; exit 2 ;;  # a driver of branch 470
   *driver_version*) echo 580.159.04 ;;
 esac
 """,
     "nvcc": """\
-case "$1" in --version) echo "Cuda compilation tools, release 13.0, V13.0.88"; exit ;; esac
+case "$*" in
+  --version) echo "Cuda compilation tools, release 13.0, V13.0.88"; exit ;;
+  *gpus.cu)  # asks the runtime, which counts on from what is played
+    sed "s|^|gpu\\t0\\t|; s|$|\\t0000:06:00.0\\tGPU-0\\tcudaSuccess\\tfake|" "$here/compute_cap" >"$2.says"
+    printf '#!/bin/sh\\ncat "$0.says"\\n' >"$2"
+    chmod +x "$2"
+    exit
+    ;;
+esac
 if [ -e "$here/nvcc-fails" ]; then echo "fake.cu(9): error: planted" >&2; exit 2; fi
 printf '%s\\n' "$@" >"$here/nvcc.log"
 for word; do
@@ -562,6 +570,10 @@ def test_a_program_that_skips_is_a_skip(bare):
         (run_lines(day=30), "profile/h200/day49.jsonl:1: day is 30, and must be 49"),
         (run_lines(revision="other"), "profile/h200/day49.jsonl:1: revision is 'other', and must be 'unknown'"),
         (lines_of(run_record(), check("a", "a")), "profile/h200/day49.jsonl: no timed row"),
+        (
+            run_lines().replace("4184.5", "41845000"),
+            "profile/h200/day49.jsonl:4: impossible: ceiling ceiling-copy: 4.1845e+07 GB/s are more than",
+        ),
     ],
     ids=short,
 )
@@ -577,7 +589,7 @@ def test_lines_that_are_no_evidence_are_not_recorded(bare, lines, said):
         ("ncu-says", "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission\n", "ERR_NVGPUCTRPERM"),
         ("ncu-says", "==ERROR== Failed to find metric dram__x\n", "Failed to find metric dram__x"),
         ("ncu-says", "==PROF== nothing\n", "ncu counted no launch"),
-        ("ncu-lacks", "smsp__inst_executed.sum", "smsp__inst_executed.sum of vectorAdd(float *, int) reads 'n/a'"),
+        ("ncu-lacks", "smsp__inst_executed.sum", "smsp__inst_executed.sum of vectorAdd reads 'n/a', no value"),
     ],
 )
 def test_counters_that_cannot_be_taken_are_said_and_no_failure(repository, fault, text, reason):
@@ -606,7 +618,7 @@ def test_days_that_ran_on_different_gpus(bare):
     bare.add_day(30)
     bare.fake("day30.jsonl", run_lines(day=30, device="Tesla T4"))
     assert "day49-fake/fake.cu: ran on NVIDIA H200, the day before on Tesla T4" in bare.run("record", code=1).stderr
-    assert not bare.profile.exists()
+    assert sorted(bare.manifest("t4")["days"]) == ["30"]
 
 
 def test_the_old_folder_comes_back_if_the_new_one_cannot_take_its_place(repository, monkeypatch):
@@ -630,7 +642,7 @@ def test_a_readme_that_cannot_be_replaced_stays_whole(bare, monkeypatch):
     bare.run("record")
     monkeypatch.setattr(os, "replace", fails)
     before = snapshot(bare.root)
-    assert bare.run("readme", code=1).stderr == "README.md: planted\n"
+    assert bare.run("readme", code=1).stderr == f"{bare.root}/README.md: planted\n"
     assert snapshot(bare.root) == before
 
 
@@ -744,18 +756,53 @@ def test_nothing_is_lost_or_mixed(repository):
     before = snapshot(repository.root)
     assert "profile/h200/mine.svg: not in the manifest" in repository.run("record", code=1).stderr
     (repository.h200 / "mine.svg").unlink()
-    repository.fake("day49.jsonl", run_lines(device="Tesla T4"))
-    assert "profile/h200: holds NVIDIA H200, this is Tesla T4" in (
-        repository.run("record", "--gpu", "h200", code=1).stderr
+    repository.fake("day49.jsonl", run_lines(1.1, device="Tesla T4"))
+    assert "profile/h200: holds Tesla T4, whose folder is t4, or t4-" in (
+        repository.run("record", "--gpu", "h200", code=2).stderr
     )
     before.pop(Path("profile/h200/mine.svg"))
     assert snapshot(repository.root) == before
 
 
+def test_a_folder_of_another_model_is_not_written_into(bare):
+    bare.run("record", "--gpu", "h200-nvl")
+    bare.fake("day49.jsonl", run_lines(device="NVIDIA H200 NVL"))
+    before = snapshot(bare.root)
+    assert "h200-nvl: holds NVIDIA H200, this is NVIDIA H200 NVL" in bare.run("record", code=1).stderr
+    assert snapshot(bare.root) == before
+
+
+def test_days_that_succeed_are_kept_beside_one_that_fails(repository):
+    """The notebook on a borrowed GPU: one day that fails costs that day alone."""
+    for number in (30, 56):
+        repository.add_day(number)
+    repository.fake("day30.jsonl", run_lines(day=30).replace('"ok":true', '"ok":false', 1))
+    before = repository.manifest()["days"]["49"]
+    repository.fake("day49.jsonl", run_lines(1.1, revision="another"))
+    result = repository.run("record", "--revision", "abc124", code=1)
+    assert sorted(repository.manifest()["days"]) == ["49", "56"]
+    assert repository.manifest()["days"]["49"] == before
+    assert "profile/h200: recorded 2 files, 8 JSON lines on NVIDIA H200" in result.stdout
+    lines = result.stderr.splitlines()
+    one(lines, "profile/h200/day30.jsonl:2: check vector add: the schema refuses")
+    one(lines, "profile/h200/day49.jsonl:1: revision is 'another'")
+    assert lines[-1] == "recorded: day 56; not recorded: day 30, 49"
+    repository.run("verify")
+
+
+def test_one_day_that_cannot_run_here_is_no_success(repository):
+    repository.add_day(30)
+    repository.replace(
+        "day30-fake/fake.cu", "day 30 of the tests: a", "day 31 of the tests: a"
+    )  # whose lines are not there
+    result = repository.run("record", "--revision", "abc124", code=1)
+    assert "day30-fake/fake.cu: " in result.stderr and "recorded: day 49; not recorded: day 30" in result.stderr
+
+
 def test_a_t4_keeps_its_compile_time_record(repository):
     repository.write("profile/t4/resources.json", "{}\n")
     assert "t4: run-time cells not yet recorded" in repository.run("verify").stdout
-    repository.fake("day49.jsonl", run_lines(device="Tesla T4", cc="7.5"))
+    repository.fake("day49.jsonl", run_lines(1.1, device="Tesla T4", cc="7.5", uuid=UUID.replace("0", "9")))
     repository.fake("compute_cap", "7.5\n")
     repository.run("record")
     assert (repository.profile / "t4/resources.json").read_text() == "{}\n"
@@ -765,10 +812,17 @@ def test_a_t4_keeps_its_compile_time_record(repository):
 
 
 def test_a_folder_elsewhere_under_another_name(bare, tmp_path):
-    bare.run("record", "--out", tmp_path / "elsewhere", "--gpu", "mine", "--arch", "75")
-    assert (tmp_path / "elsewhere/mine/manifest.json").is_file()
+    bare.run("record", "--out", tmp_path / "elsewhere", "--gpu", "h200-mine", "--arch", "75")
+    assert (tmp_path / "elsewhere/h200-mine/manifest.json").is_file()
     assert not bare.profile.exists()
     assert "-gencode=arch=compute_75,code=sm_75" in (bare.fakes / "nvcc.log").read_text()
+
+
+def test_unlike_cards_are_built_for_where_the_days_run(bare):
+    bare.fake("compute_cap", "6.1\n9.0\n7.5\n")
+    bare.run("record")
+    log = (bare.fakes / "nvcc.log").read_text()
+    assert re.findall("code=(sm_[0-9a-z]+)", log) == ["sm_75", "sm_90a"]
 
 
 def test_machines_without_gpu_or_toolkit_are_skips(bare):
@@ -871,18 +925,26 @@ def ladder_lines(**changes):
     return "".join(line.replace('"m":', '"intensity":4.5,"m":') if is_rung.search(line) else line for line in lines)
 
 
-@pytest.fixture
-def charted(bare):
-    """A recorded repository whose day 49 joins its counters, and whose day 44 has a ladder to draw."""
+@pytest.fixture(scope="session")
+def charted_once(tmp_path_factory):
     pytest.importorskip("matplotlib", reason="no matplotlib: scripts/lessons test installs it")
-    bare.write("day49-fake/merge_dram.py", MERGER)
-    bare.add_day(44)
-    bare.fake("day44.jsonl", ladder_lines())
-    bare.run("record", "--revision", "abc123")
-    bare.run("charts")
-    bare.run("readme")
-    bare.run("verify")
-    return bare
+    folder = tmp_path_factory.mktemp("charted")
+    made = Repository(folder).make()
+    made.write("day49-fake/merge_dram.py", MERGER)
+    made.add_day(44)
+    made.fake("day44.jsonl", ladder_lines())
+    made.run("record", "--revision", "abc123")
+    made.run("charts")
+    made.run("readme")
+    made.run("verify")
+    return folder
+
+
+@pytest.fixture
+def charted(charted_once, tmp_path):
+    """A recorded repository whose day 49 joins its counters, and whose day 44 has a ladder to draw."""
+    shutil.copytree(charted_once, tmp_path / "copy")
+    return Repository(tmp_path / "copy")
 
 
 DERIVED = ["day44-ladder.svg", "day44-ladder.txt", "day49-merged.jsonl"]
@@ -950,6 +1012,107 @@ def test_without_matplotlib_charts_and_verify_say_so(charted, tmp_path):
     for command in ("charts", "verify"):
         assert "matplotlib is missing" in charted.start(command, code=1, PYTHONPATH=str(folder)).stderr
     charted.start("readme", PYTHONPATH=str(folder))
+
+
+# ---- a folder that is history ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def historic_once(charted_once, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("historic") / "copy"
+    shutil.copytree(charted_once, folder)
+    made = Repository(folder)
+    said = made.run("history", made.h200).stdout
+    assert said == "profile/h200: history, 11 files, recorded at revision abc123\n"
+    made.run("readme")
+    return folder
+
+
+@pytest.fixture
+def historic(historic_once, tmp_path):
+    """The charted repository, its folder history."""
+    shutil.copytree(historic_once, tmp_path / "copy")
+    return Repository(tmp_path / "copy")
+
+
+SINCE = "recorded at revision abc123, the code has changed since"
+
+
+def test_history_is_whole_and_says_whether_its_code_is_todays(historic):
+    assert {"day44-ladder.svg", "day49-merged.jsonl"} <= historic.manifest()["files"].keys()
+    last = historic.run("verify").stdout.splitlines()[-1]
+    assert last == "profile/h200: history, recorded at revision abc123, whose code is today's"
+    assert (
+        "NVIDIA H200, 132 SMs, 60 MiB L2, recorded at revision abc123\n"
+        in (historic.h200 / "day44-ladder.txt").read_text()
+    )
+
+
+@pytest.mark.parametrize("change", ["kernel", "flags", "no build line", "gone"])
+def test_changed_code_leaves_history_valid_and_is_said_wherever_it_is_shown(historic, change):
+    historic.write("README.md", "<!-- begin recorded: profile/h200/day49.txt -->\n<!-- end recorded -->\n")
+    historic.run("readme")
+    if change == "gone":
+        shutil.rmtree(historic.root / "day49-fake")
+    else:
+        old, new = {"kernel": ("3.0f", "4.0f"), "flags": ("-O3", "-O2"), "no build line": ("build:", "make:")}[change]
+        historic.replace("day49-fake/fake.cu", old, new)
+    one(historic.red(), "README.md:2: not what profile/h200/day49.txt holds: scripts/evidence.py readme fills it in")
+    historic.run("readme")
+    assert historic.run("verify").stdout.splitlines()[-1] == f"profile/h200: history, {SINCE}"
+    page = (historic.root / "README.md").read_text()
+    assert f"-->\nRecorded at revision abc123, the code has changed since:\n\n```text\n{TABLE}" in page
+    assert one(compared(historic, run_lines()).splitlines(), "history ") == (
+        f"history   {SINCE}: the rows may be of different code"
+    )
+
+
+def test_only_the_days_whose_code_changed_are_said_to_have(historic):
+    historic.replace("day49-fake/fake.cu", "3.0f", "4.0f")
+    assert "history" not in compared(historic, ladder_lines())
+    assert SINCE in compared(historic, run_lines())
+
+
+def test_history_needs_no_script_that_still_reads_it(historic):
+    """A merger that knows the kernels of today alone, and charts that are drawn otherwise now."""
+    historic.write("day49-fake/merge_dram.py", "raise SystemExit('no such kernel')\n")
+    historic.run("verify")
+    assert historic.run("charts").stdout == ""
+    assert "no such kernel" in historic.run("history", historic.h200, code=1).stderr
+
+
+@pytest.mark.parametrize("name", ["day49.jsonl", "day49.txt", "day49-counters.csv", *DERIVED])
+def test_history_that_was_edited_or_lost_is_found(historic, name):
+    before = snapshot(historic.h200)
+    path = historic.h200 / name
+    path.write_bytes(path.read_bytes().replace(b"e", b"f", 1))
+    one(historic.red(), f"profile/h200/{name}:", "edited since it was recorded")
+    if name not in DERIVED:  # those are made anew
+        edited = snapshot(historic.h200)
+        assert "nothing was changed" in historic.run("history", historic.h200, code=1).stderr
+        assert snapshot(historic.h200) == edited
+    else:
+        historic.run("history", historic.h200)
+        assert snapshot(historic.h200) == before
+    path.unlink()
+    one(historic.red(), f"profile/h200/{name}: missing")
+
+
+def test_history_with_a_file_too_many(historic):
+    historic.write("profile/h200/day30-curve.svg", "<svg/>")
+    one(historic.red(), "profile/h200/day30-curve.svg: not in the manifest")
+
+
+def test_history_is_told_from_nothing(bare, tmp_path):
+    assert "no manifest.json" in bare.run("history", tmp_path, code=1).stderr
+
+
+def test_a_new_recording_makes_history_current(historic):
+    historic.run("record", "--revision", "abc124")
+    assert historic.manifest()["state"] == "current"
+    assert not set(DERIVED) & historic.manifest()["files"].keys()
+    historic.run("charts")
+    assert "history" not in historic.run("verify").stdout
 
 
 # ---- verify ----------------------------------------------------------------------------------------------------------
@@ -1067,6 +1230,11 @@ def test_files_too_many(repository):
             "day49.jsonl:1: device is 'Tesla T4', and must be 'NVIDIA H200'",
         ),
         (UUID, UUID.replace("0", "9"), "day49.jsonl:1: uuid is 'GPU-99999999-"),
+        (
+            '"value":4184.5',
+            '"value":41845000',
+            "day49.jsonl:4: impossible: ceiling ceiling-copy: 4.1845e+07 GB/s are more than 67584 GB/s, 132 SMs of 128",
+        ),
         ('"schema":1', '"schema":2', "day49.jsonl:1: schema 2, this script knows 1"),
     ],
     ids=short,
@@ -1113,6 +1281,8 @@ def test_a_binary_file_in_place_of_a_table(repository):
         ('{"schema": 1, "device": "x", "days": {"49": {}}, "files": {}}', "not a manifest (KeyError: 'source')"),
         ('{"schema": 1, "device": "x", "days": {}, "files": {"a": {"sha256": 5}}}', "a: sha256 is not a str"),
         ('{"schema": 1, "device": "x", "days": {"x": {}}, "files": {}}', "not a manifest (ValueError: invalid literal"),
+        ('{"schema": 1, "device": "x", "days": {}, "files": {}}', "state is None, and must be one of current, history"),
+        ('{"schema": 1, "device": "x", "days": {}, "files": {}, "state": "old"}', "state is 'old', and must be one of"),
         ("\xff", "not a manifest (UnicodeDecodeError"),
     ],
 )
@@ -1144,6 +1314,39 @@ def test_a_manifest_of_another_device(repository):
 def test_no_manifest(repository):
     (repository.h200 / "manifest.json").unlink()
     one(repository.red(), "profile/h200: has no manifest.json")
+
+
+def test_a_copied_folder_is_one_cards_figures_as_anothers(repository):
+    shutil.copytree(repository.h200, repository.profile / "t4")
+    repository.run("readme")
+    lines = repository.red()
+    one(lines, "profile/t4: holds NVIDIA H200, whose folder is h200, or h200-SOMETHING")
+    one(lines, "profile/t4/day49.jsonl: the same run as profile/h200/day49.jsonl (GPU GPU-00000000-1111")
+
+
+def test_a_copied_folder_under_a_name_of_its_model(repository):
+    shutil.copytree(repository.h200, repository.profile / "h200-mine")
+    line = one(repository.red(), "the same run as")
+    assert line.startswith("profile/h200-mine/day49.jsonl: the same run as profile/h200/day49.jsonl (GPU GPU-00000000")
+
+
+def test_copied_figures_under_another_name_and_card(repository):
+    """The forger wrote another card into run record and manifest: the figures are the same to the last digit."""
+    shutil.copytree(repository.h200, repository.profile / "t4")
+    folder = repository.profile / "t4"
+    other = {"NVIDIA H200": "Tesla T4", UUID: UUID.replace("0", "9"), "2026-11-30T00:24:45Z": "2026-11-29T00:24:45Z"}
+    for path in (folder / "day49.jsonl", folder / "manifest.json"):
+        for old, new in other.items():
+            path.write_text(path.read_text().replace(old, new))
+    manifest = json.loads((folder / "manifest.json").read_text())
+    entry = manifest["files"]["day49.jsonl"]
+    described = EVIDENCE.describe_file((folder / "day49.jsonl").read_bytes(), entry["source"], entry["code"])
+    manifest["files"]["day49.jsonl"] = described
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    repository.run("readme")
+    lines = repository.red()
+    assert len(lines) == 1
+    assert lines[0].startswith("profile/t4/day49.jsonl: the same run as profile/h200/day49.jsonl (figures ")
 
 
 @pytest.mark.parametrize("text", [None, "{", '{"type": 5}', '{"type": "object"}'])
@@ -1328,6 +1531,16 @@ def test_a_matrix_product_is_judged_beside_that_of_its_size(matmul, factor, verd
         assert one(output, row).endswith(" 1.000  same")
 
 
+def test_a_product_of_700_times_the_fma_ceiling_is_an_error_and_not_faster(matmul):
+    output = compared(matmul, matmul_lines().replace('"value":7700.0', '"value":53900000.0'), code=1).splitlines()
+    assert one(output, "gemm 3 shared tile 1024x1024x1024 ").endswith("  impossible")
+    line = one(output, "IMPOSSIBLE ")
+    assert line.startswith(
+        "IMPOSSIBLE line 13: gemm 3 shared tile: 5.39e+07 GFLOP/s are more than 66800 GFLOP/s, what the"
+    )
+    assert not any(line.endswith("faster") for line in output)
+
+
 def test_a_matrix_product_in_a_launch_loop_is_another_row_than_its_replay(matmul):
     output = compared(matmul, matmul_lines().replace("23800", "47600")).splitlines()
     assert one(output, "gemm sgemm() 512x512x512, 12 clusters ").split()[-5:-3] == ["27000", "27000"]
@@ -1455,6 +1668,14 @@ def test_what_this_repository_records_is_as_recorded(source_dir):
     assert done.returncode == 0, done.stderr
 
 
+def test_the_page_of_the_records_names_the_days_that_are_counted(source_dir):
+    *first, last = COUNTERS.COUNTED_DAYS
+    row = f"| `dayNN-counters.csv` | of days {', '.join(map(str, first))} and {last}: "
+    assert row in (source_dir / "profile/README.md").read_text()
+    for day in COUNTERS.COUNTED_DAYS:
+        assert (source_dir / f"profile/h200/day{day}-counters.csv").is_file()
+
+
 def test_the_real_sample_lines_fit_what_is_expected_here(source_dir):
     """The lines made up above have the shape of the schema, so a change of the schema shows here first."""
     refuse = EVIDENCE.schema_refusal(source_dir)
@@ -1505,6 +1726,17 @@ def test_two_cards_are_recorded_solo_and_together(two_cards):
     assert "holds several cards" in two_cards.run("compare", two_cards.profile / "h200-x2", code=1).stderr
     two_cards.replace("day49-fake/fake.cu", "3.0f", "4.0f")
     one(two_cards.red(), "day49-fake/fake.cu: its code changed since profile/h200-x2 was recorded")
+
+
+def test_two_cards_that_are_not_at_hand_any_more(two_cards):
+    two_cards.replace("day49-fake/fake.cu", "3.0f", "4.0f")
+    assert len(two_cards.red()) == 2  # the snippet too
+    two_cards.run("history", two_cards.profile / "h200-x2")
+    two_cards.run("readme")
+    assert two_cards.run("verify").stdout.splitlines()[-1] == f"profile/h200-x2: history, {SINCE}"
+    table = two_cards.profile / "h200-x2/day49-fleet.txt"
+    table.write_text(table.read_text().replace("4184.5", "4284.5"))
+    one(two_cards.red(), "day49-fleet.txt:3: edited since it was recorded")
 
 
 def test_nothing_is_recorded_of_a_fleet_that_lost_a_card(bare):

@@ -58,7 +58,7 @@ def test_ruff_format():
     passes(tool("ruff"), "format", "--no-cache", "--check", "--diff", *tracked(".py"))
 
 
-@pytest.mark.parametrize("script", ["scripts/lessons", "scripts/profile.sh", ".ci/run"])
+@pytest.mark.parametrize("script", ["scripts/lessons", "scripts/choose_gpu.sh", "scripts/profile.sh", ".ci/run"])
 def test_bash_syntax(script):
     passes("bash", "-n", script)
 

@@ -89,13 +89,27 @@ def test_out_writes_the_same_and_nothing_beside_it(day, tmp_path):
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["body.json", "day01-add"]
 
 
-def test_a_source_of_64_kib_is_refused(day):
+def test_a_source_that_is_too_large_is_refused(day):
     day.write_text(SOURCE + "/" * (godbolt.MAX_SOURCE - len(SOURCE.encode()) - 1), encoding="utf-8")
     assert run(day, "add").returncode == 0
     assert run(day, "--check").returncode == 0
     day.write_bytes(day.read_bytes() + b"/")
     for arguments in (["add"], ["--check"]):
-        fails(run(day, *arguments), "add.cu", "65536")
+        fails(run(day, *arguments), "add.cu", str(godbolt.MAX_SOURCE))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda data: data.replace(b"\n", b"\r\n"), ":1: has a carriage return"),
+        (lambda data: data.decode().encode("latin-1"), ":3: is not UTF-8 (byte 0xe9)"),
+        (lambda data: b"\xef\xbb\xbf" + data, ":1: starts with a byte order mark"),
+    ],
+)
+@pytest.mark.parametrize("arguments", [["add"], ["add", "--url"], ["--check"]], ids=" ".join)
+def test_a_day_in_another_encoding_is_named(day, change, words, arguments):
+    day.write_bytes(change(day.read_bytes()))
+    fails(run(day, *arguments), f"add.cu{words}", "save it")
 
 
 def test_a_day_without_a_build_line_is_named(day):

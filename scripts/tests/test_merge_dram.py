@@ -89,7 +89,7 @@ def refused(tmp_path):
 
 
 def rows_of(path=LONG):
-    with open(path, newline="") as file:
+    with open(path, encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
@@ -340,6 +340,79 @@ def test_blanks_and_apostrophes_as_thousands_separators(joined, write):
         same(joined(write(rows))[0], joined(LONG)[0])
 
 
+LOCALE = Path(__file__).parent / "data" / "locale"
+
+
+@pytest.mark.parametrize("name", ["de.csv", "fr.csv"])
+def test_exports_from_german_and_french_hosts(tool, name):
+    """The same three launches as in en.csv, whose host grouped digits by commas."""
+    there, plain = (tool.parse_export(tool.read_text(path), path)[0] for path in (LOCALE / name, LOCALE / "en.csv"))
+    assert len(there) == len(plain) == 3
+    for one, other in zip(there, plain):
+        assert one.texts.keys() == other.texts.keys() >= {DRAM, L2, L1, TIME}
+        assert {metric: tool.to_base(one, metric) for metric in one.texts} == {
+            metric: tool.to_base(other, metric) for metric in other.texts
+        }
+
+
+# Texts of one export by unit, and the numbers that they are; None where nobody can tell.
+ALONE = [
+    ([("1.234", "byte")], [1234]),  # bytes are whole, so the point groups
+    ([("1,234", "byte")], [1234]),
+    ([("1.234", "byte"), ("1.234", "Mbyte"), ("312.736", "ns")], [1234, 1234e6, 312736e-6]),
+    ([("1,234", "byte"), ("1,234", "Mbyte"), ("312,736", "ns")], [1234, 1234e6, 312736e-6]),
+    ([("1.234", "Mbyte"), ("1,234", "sector")], [1.234e6, 1234]),
+    ([("1,234", "Mbyte"), ("1.234", "sector")], [1.234e6, 1234]),
+    ([("1.234", "Mbyte"), ("18.25", "Mbyte")], [1.234e6, 18.25e6]),
+    ([("1.234", "Mbyte"), ("18,25", "Mbyte")], [1234e6, 18.25e6]),
+    ([("0.234", "Mbyte"), ("7", "byte")], [0.234e6, 7]),
+    ([("312.736", "ns"), ("18", "byte")], None),
+    ([("312,736", "ns")], None),
+    ([("1.234", "Mbyte")], None),
+    ([("1,234", "Mbyte"), ("999", "byte")], None),
+]
+
+
+def alone(tool, cells):
+    """Return an export of one launch for each cell of (text, unit), and the counters that are in it."""
+    names = [TIME if unit == "ns" else L2 if unit == "sector" else DRAM for _, unit in cells]
+    rows = [
+        {"ID": str(place), KERNEL: "k()", METRIC: name, UNIT: unit, VALUE: text}
+        for place, (name, (text, unit)) in enumerate(zip(names, cells))
+    ]
+    launches = tool.parse_export(text_of(rows), Path("export.csv"))[0]
+    return [tool.to_base(launch, name) for launch, name in zip(launches, names)]
+
+
+@pytest.mark.parametrize(
+    ("cells", "numbers"), ALONE, ids=lambda cells: " ".join(map(str, cells or [])).replace("'", "")
+)
+def test_what_one_number_leaves_open_the_file_decides_or_nobody(tool, cells, numbers):
+    if numbers is None:
+        with pytest.raises(tool.Stop, match=r"export.csv:2: .* of k reads '.*', thousands or a fraction, .* LC_ALL=C"):
+            alone(tool, cells)
+    else:
+        assert alone(tool, cells) == pytest.approx(numbers)
+
+
+@pytest.mark.parametrize("cells", [[("1.234.567", "byte"), ("1,234", "byte")], [("1,234,567", "byte"), ("1.234", "")]])
+def test_part_of_a_count_shows_two_locales(tool, cells):
+    with pytest.raises(tool.Stop, match=r"export.csv:3: .* and a count is whole: numbers of two locales"):
+        cells = [cells[0], (cells[1][0], cells[1][1] or "sector")]
+        alone(tool, cells)
+
+
+def test_the_columns_of_rules(joined, write):
+    none = {name: "" for name in ("Rule Name", "Rule Type", "Rule Description", "Estimated Speedup Type")}
+    rows = [{**row, **none, "Estimated Speedup": ""} for row in rows_of()]
+    said = {"Rule Name": "SOLBottleneck", "Rule Type": "OPT", "Rule Description": 'See "Memory", 9,1 %', VALUE: ""}
+    rule = {**rows[7], **said, METRIC: "", UNIT: "", "Estimated Speedup Type": "global", "Estimated Speedup": "12,5"}
+    same(
+        joined(write([*rows[:8], rule, rule, *rows[8:], {**rule, "ID": rows[-1]["ID"], KERNEL: rows[-1][KERNEL]}]))[0],
+        joined(LONG)[0],
+    )
+
+
 def test_without_separators_and_quotes(joined, write):
     rows = [{**row, VALUE: row[VALUE].replace(",", "")} for row in rows_of()]
     same(joined(write(text_of(rows, quoting=csv.QUOTE_MINIMAL)))[0], joined(LONG)[0])
@@ -361,6 +434,17 @@ def test_crlf_and_byte_order_mark(joined, write):
         same(joined(write(text.encode(encoding)))[0], joined(LONG)[0])
     run = write(RUN.read_text().replace("\n", "\r\n").encode("utf-8-sig"), "run.jsonl")
     same(joined(LONG, run=run)[0], joined(LONG)[0])
+
+
+def test_carriage_returns_alone_end_lines_too(joined, write):
+    same(joined(write(LONG.read_text().replace("\n", "\r")))[0], joined(LONG)[0])
+
+
+def test_two_exports_of_windows_in_one_file(joined, write):
+    data = LONG.read_text().encode("utf-8-sig") + INST.read_text().encode("utf-8-sig")
+    records, _ = joined(write(data))
+    assert records["vectorAdd"]["flop_counted"] == records["vectorAdd"]["flop"]
+    assert records["vectorAdd"]["launches"] == 1
 
 
 def test_two_exports_in_one_file(joined, write):
@@ -519,7 +603,7 @@ def test_no_value(refused, write, value):
     refused(export, words=[f"{export}:8: {L2} of matmulNaive"])
 
 
-@pytest.mark.parametrize("value", ["abc", "-5", "1,2,3", "12,34,567", "0x10", "1e999"])
+@pytest.mark.parametrize("value", ["abc", "-5", "1,2,3", "12,34,567", "0x10", "1e999", "18446744073709551616"])
 def test_no_number(refused, write, value):
     export = write(edited(lambda row: {**row, VALUE: value}, kernel="matmulNaive", metric=L1))
     refused(export, words=[str(export), f"{L1} of matmulNaive reads '{value}'"])
@@ -533,6 +617,11 @@ def test_unknown_unit(refused, write, metric, unit):
     export = write(rows)
     where = f"{export}:{line_of(rows, 'vectorAdd', metric)}: {metric} of vectorAdd"
     refused(export, words=[where, f"unknown unit '{unit}'", "--print-units base"])
+
+
+def test_a_number_of_400_digits(refused, write):
+    export = write(edited(lambda row: {**row, VALUE: "9" * 400}, kernel="matmulNaive", metric=L1))
+    refused(export, words=[f"{L1} of matmulNaive reads '{'9' * 40}'"])
 
 
 def test_no_row_of_units(refused, write):
@@ -701,6 +790,8 @@ ADD_ROW = '"variant":"vector add","symbol":"vectorAdd","ms"'
         (changed('"ms":0.2', '"ms":-0.2', ADD_ROW), ["ms of 'vector add' is -0.2"]),
         (changed('"ms":0.2', '"ms":NaN,"x":0.2', ADD_ROW), ["NaN is not a finite number"]),
         (changed('"flop":67108864', '"flop":"many"', ADD_ROW), ["flop of 'vector add' is 'many'"]),
+        (changed('"ms":0.2', '"ms":5e-324,"x":0.2', ADD_ROW), ["ms of 'vector add' is 5e-324"]),
+        (changed('"variant":"ceiling-fma"', '"variant":["ceiling-fma"]', '"record":"ceiling"'), ["is ['ceiling-fma']"]),
         (changed('"bytes":805306368', '"bytes":1.5', ADD_ROW), ["bytes of 'vector add' is 1.5"]),
         (changed('"bytes":805306368', '"bytes":1,"bytes":2', ADD_ROW), ["a key is there twice"]),
     ],
@@ -743,11 +834,26 @@ def test_out_that_is_an_input(write):
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
 def test_full_stdout(tmp_path):
-    with open("/dev/full", "w") as full:
+    with open("/dev/full", "w", encoding="utf-8") as full:
         result = merge(LONG, out=tmp_path / "m.jsonl", stdout=full)
     assert result.returncode == 1
     assert result.stderr.startswith("stdout: cannot be written")
     assert not list(tmp_path.iterdir())
+
+
+def test_closed_stdout(tmp_path):
+    words = [sys.executable, SCRIPT, "--json", RUN, "--ncu", LONG, "--out", tmp_path / "m.jsonl"]
+    result = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *words], stderr=subprocess.PIPE, text=True, check=False)
+    assert (result.returncode, result.stderr) == (1, "stdout: cannot be written: Bad file descriptor: nothing was\n")
+    assert not list(tmp_path.iterdir())
+
+
+def test_full_disk(full_disk):
+    result = merge(LONG, out=full_disk / "m.jsonl")
+    assert (result.returncode, result.stderr) == (
+        1,
+        f"{full_disk}/m.jsonl: cannot be written: No space left on device: nothing was\n",
+    )
 
 
 @pytest.mark.parametrize("arguments", [[], ["--json", RUN], ["--json", RUN, "--ncu"], ["--what"]])

@@ -3,6 +3,9 @@
 A fault is one exact replacement in a day's source, so the test also fails, saying so, when the text it
 replaces is no longer there. The mutated source goes through the same lowering as the day and is linked
 with the CPU backend that the build made.
+
+Newer faults (SWITCHED) are pieces of code that planting.py finds; a day's are compiled into one program, which the
+environment tells which of them to commit.
 """
 
 import functools
@@ -14,6 +17,7 @@ from dataclasses import dataclass
 
 import pytest
 from days import OTHER_KERNELS, PROFILE_ORDER
+from planting import SMALLER, CodeFault, replaced, small_source, switchable
 
 
 @dataclass(frozen=True)
@@ -31,33 +35,6 @@ class Fault:
     says: str = ""
     alone: bool = False
 
-
-# What a day's checks take long over and the faults do not need: replaced like a fault, before it.
-SMALLER = {
-    "day30-roofline/roofline.cu": {  # fewer instances to compile
-        "addStreams<kAccess, 4, 1, 2, 4, 8>(": "addStreams<kAccess, 4, 1, 8>(",
-        "    addStreams<kAccess, 2, 1, 2, 4, 8>(shapes, p, words, resident);\n": "",
-        "    addStreams<kAccess, 1, 1, 2, 4, 8>(shapes, p, words, resident);\n": "",
-        "kFmas < 2048": "kFmas < 8",
-    },
-    "day44-matmul/matmul_registers.cu": {
-        "kSizes[] = {512, 1024,": "kSizes[] = {256, 512, 1024,",
-        "kLargestOnCpu = 1024": "kLargestOnCpu = 256",
-        "s.m > kLargestOnCpu / 2": "s.m > 513",
-        ", {1000, 1037, 513}}": "}",
-    },
-    "day49-roofline/roofline.cu": {
-        "kRagged = {1238, 131, 131}": "kRagged = {346, 67, 67}",
-        "kStreamOverL2 = 6": "kStreamOverL2 = 1",
-        "kStreamMinBytes = size_t(64) << 20": "kStreamMinBytes = size_t(16) << 20",  # the stencil needs no more
-        "kFmaSteps = 32768": "kFmaSteps = 1024",
-    },
-    "day56-graphs/graphs.cu": {
-        "1 << 14, 1 << 18, 1 << 22, 1 << 24}": "1 << 14}",
-        "kCheckSize = 1048576 + 611": "kCheckSize = 16384 + 611",
-        "kCycles = 1000": "kCycles = 20",
-    },
-}
 
 ADD = "out[i] = a[i] + b[i];\n}\n\n// Day 11"
 FAULTS = {
@@ -104,6 +81,7 @@ FAULTS = {
             "readSlices",
             "if (position >= slice) {",
             "if (position > slice + step) {",
+            alone=True,  # the largest working set then ends past the buffer
         ),
         Fault(
             "slices do not rotate",
@@ -179,6 +157,47 @@ FAULTS = {
             "const bool inside =",
         ),
         Fault(
+            "stencil stores past its end",
+            "stencil7",
+            "if (x >= g) return;",
+            "if (x > g) return;",
+            "wrote [0-9]+ bytes past the end of its output",
+        ),
+        Fault(
+            "copy in turn takes no second tile",
+            "copyInTurn",
+            "first = following[slot];",
+            "first = count;",
+        ),
+        Fault(
+            "turns that nobody makes 0 again",
+            "copyInTurn",
+            "    atomicExch(&turn[0], 0u);\n",
+            "",
+        ),
+        Fault(
+            "a comparison that a NaN passes",
+            "findWrong",
+            "if (!(fabs(difference) <= allowed))",
+            "if (fabs(difference) > allowed)",
+            "one wrong element, 0, holds nan: got 0 wrong",
+        ),
+        Fault(
+            "a comparison that leaves the last element out",
+            "findWrong",
+            "i < count; i += gridDim.x",
+            "i < count - 1; i += gridDim.x",
+            "the comparison on the device looked at 100051 elements",
+            alone=True,
+        ),
+        Fault(
+            "a reference on the device that is not the CPU's",
+            "intensity",
+            "Raised{p.tables + table, kFmas}",
+            "Raised{p.tables, kFmas}",
+            "their references differ",
+        ),
+        Fault(
             "half of the library's copy",
             "cudaMemcpyAsync",
             "cudaMemcpyAsync(p.out, p.a, sizeof(float) * words,",
@@ -219,6 +238,21 @@ FAULTS = {
             "first < g.k - T::kK; first += T::kK",
             alone=True,
         ),
+        Fault(
+            "early rungs with the width of A taken for its leading dimension",
+            "matmulRegTile1d",
+            "rows(i / T::kK, g.lda) + first",
+            "rows(i / T::kK, g.k) + first",
+            alone=True,
+        ),
+        Fault(
+            "early rungs without alpha",
+            "matmulRegTile2d",
+            "g.alpha * sum[i][j + e]",
+            "sum[i][j + e]",
+            alone=True,
+        ),
+        Fault("stored tiles without alpha", "matmulTiled", "g.alpha, &sum[i][j]);", "1.0f, &sum[i][j]);", alone=True),
         Fault(
             "a tile without its barrier",
             "matmulTiled",
@@ -351,8 +385,8 @@ FAULTS = {
         Fault(
             "a stale pointer",
             "applyScaleBias",
-            "graph.setParameters(graph.nodes(), after);",
-            "graph.setParameters(graph.nodes(), before);",
+            "graph.setParameters(graph.nodesOf(before), after);",
+            "graph.setParameters(graph.nodesOf(before), before);",
             "a stale pointer",
         ),
         Fault(
@@ -557,6 +591,45 @@ FAULTS = {
         ),
     ],
 }
+BARRIER = "__syncthreads()"
+NO_BARRIER = "static_cast<void>(0)"
+
+# What a reader gets wrong in a guard or leaves out of a barrier, a kernel at a time.
+SWITCHED = {
+    "day30-roofline/roofline.cu": [
+        CodeFault("vectorAdd", "a thread too many", "i < n", "i <= n"),
+        CodeFault("triadFp64", "a thread too many", "i < n", "i <= n"),
+        CodeFault("intensity", "a thread too many", "i >= count", "i > count"),
+        CodeFault("blockSum", "no barrier before the sum", BARRIER, NO_BARRIER, nth=0, of=2, kernel="streamDram"),
+        CodeFault("readShared", "no barrier before use", BARRIER, NO_BARRIER),
+        CodeFault("matmulTiled", "no barrier after use", BARRIER, NO_BARRIER, nth=1, of=2),
+        CodeFault("matmulNaive", "the last step of the product is missing", "k < d", "k < d - 1"),
+    ],
+    "day44-matmul/matmul_registers.cu": [
+        CodeFault(
+            "multiplyShared", "no barrier before use", BARRIER, NO_BARRIER, nth=0, of=2, kernel="matmulRegTile1d"
+        ),
+        CodeFault("multiplyShared", "a k tile too many", "first < g.k", "first <= g.k", kernel="matmulSharedTiled"),
+    ],
+    "day49-roofline/roofline.cu": [
+        CodeFault("copyCoalesced", "a thread too many", "i < n", "i <= n"),
+        CodeFault("vectorAddPermuted", "a thread too many", "i < n", "i <= n"),
+        CodeFault("polynomialHorner", "a thread too many", "i >= n", "i > n"),
+        CodeFault("copyVector", "a thread too many", "i < count", "i <= count", nth=1, of=2),
+        CodeFault("transposeNaive", "no row guard", "row < side && column < side", "column < side"),
+        CodeFault("transposeTiled", "no row guard", "row < side && column < side", "column < side", nth=1, of=2),
+        CodeFault("matmulNaive", "no row guard", "row >= d || column >= d", "column >= d"),
+        CodeFault("matmulTiled", "no row guard", "row < d && column < d", "column < d"),
+        CodeFault("heatStepGlobal", "no row guard", "row >= g || column >= g", "column >= g"),
+        CodeFault("heatStepTiled", "no row guard", "row >= g || column >= g", "column >= g"),
+        CodeFault("heatStepTiled", "no barrier", BARRIER, NO_BARRIER),
+        CodeFault("reduceSequentialAddressing", "no barrier before the loop", BARRIER, NO_BARRIER, nth=0, of=2),
+    ],
+    "day56-graphs/graphs.cu": [
+        CodeFault("mapStreams", "a thread too many", "i < n", "i <= n", kernel="applyScaleBias"),
+        CodeFault("mapStreams", "a pack too many", "first + kWidth <= n", "first <= n", kernel="applyScaleBias"),
+    ],
+}
 pytestmark = pytest.mark.skipif(
     os.environ.get("CUDA_DAYS_BACKEND", "cpu") != "cpu", reason="planted faults run on the CPU build"
 )
@@ -597,20 +670,6 @@ def build_day(source, folder, source_dir, build_dir, cxx):
     return program
 
 
-def replaced(source, old, new, day):
-    """Returns the source with `old`, which must be in it exactly once, replaced."""
-    assert source.count(old) == 1, f"{old!r} must be in {day} exactly once: update scripts/tests/test_mutations.py"
-    return source.replace(old, new)
-
-
-def small_source(day, source_dir):
-    """Returns a day's source with SMALLER applied."""
-    source = (source_dir / day).read_text()
-    for old, new in SMALLER.get(day, {}).items():
-        source = replaced(source, old, new, day)
-    return source
-
-
 def programs_of(faults):
     """Return the faults of a day as lists, each for one program."""
     programs = [[fault] for fault in faults if fault.alone]
@@ -644,6 +703,29 @@ def test_planted_faults_are_caught(day, faults, source_dir, build_dir, cxx, tmp_
 
 
 @pytest.fixture(scope="module")
+def switched_program(source_dir, build_dir, cxx, tmp_path_factory):
+    """Returns a function that gives the program with a day's SWITCHED faults; each is built once."""
+
+    @functools.cache
+    def build(day):
+        source = switchable(small_source(day, source_dir), SWITCHED[day])
+        return build_day(source, tmp_path_factory.mktemp("switched"), source_dir, build_dir, cxx)
+
+    return build
+
+
+@pytest.mark.parametrize(
+    ("day", "number"),
+    [(day, number) for day, faults in SWITCHED.items() for number in range(1, len(faults) + 1)],
+    ids=lambda value: value[:5] if isinstance(value, str) else str(value),
+)
+def test_wrong_guards_and_missing_barriers_are_caught(day, number, switched_program):
+    fault = SWITCHED[day][number - 1]
+    code, output = run_check(switched_program(day), PLANTED=str(number))
+    assert_fails_naming(fault.shown_by, code, output)
+
+
+@pytest.fixture(scope="module")
 def small_program(source_dir, build_dir, cxx, tmp_path_factory):
     """Returns a function that gives a day's program, smaller where SMALLER says so; each is built once."""
 
@@ -673,9 +755,9 @@ def test_a_day_releases_all_it_takes(program, small_program):
     assert code == 0, output
 
 
-@pytest.mark.parametrize("day", SMALLER)
-def test_a_smaller_day_passes_without_a_fault(day, small_program):
-    code, output = run_check(small_program(day.removesuffix(".cu")))
+@pytest.mark.parametrize("day", SWITCHED)
+def test_a_smaller_day_that_commits_none_of_its_faults_passes(day, switched_program):
+    code, output = run_check(switched_program(day))
     assert code == 0, output
 
 

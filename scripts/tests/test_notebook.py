@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -39,7 +40,9 @@ def tools(tmp_path, monkeypatch):
 
     add("nvidia-smi", "exit 9")
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.delenv("CUDA_DAYS_REPOSITORY", raising=False)
+    for name in ("CUDA_HOME", "CUDA_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("CUDACXX", "")  # no nvcc, whatever this machine has
     # Variables of the build that runs this test are not the reader's.
     for name in [name for name in os.environ if name.startswith("CUDA_DAYS_")]:
         monkeypatch.delenv(name)
@@ -71,11 +74,13 @@ def test_it_is_valid_and_stored_without_outputs(notebook):
     assert notebook.metadata.kernelspec.name == "python3"
 
 
-def test_the_address_is_one_variable_in_the_first_cell_with_code(notebook):
+def test_the_address_is_asked_for_in_a_form_field_with_a_sentence(notebook):
+    """Colab draws `# @param` as a field, `# @markdown` as text beside it, and reads a literal alone."""
     first = next(cell for cell in notebook.cells if cell.cell_type == "code")
-    assert re.findall(r"^(\w+) = (.*)$", first.source, re.MULTILINE) == [
-        ("REPOSITORY", 'os.environ.get("CUDA_DAYS_REPOSITORY", "")')
-    ]
+    title, sentence, field = first.source.splitlines()
+    assert title.startswith("# @title ")
+    assert re.fullmatch(r"# @markdown The address to clone the repository from, .*\.", sentence)
+    assert field == 'REPOSITORY = ""  # @param {type: "string"}'
     assert not re.search(r"https?://", code_of(notebook))
 
 
@@ -110,55 +115,88 @@ def test_without_a_gpu_it_runs_top_to_bottom_and_proves_the_kernels(
     assert f"{count} passed, 0 failed, 0 skipped" in days
 
 
-# A GPU of a given model, and an nvcc whose programs print a line.
-SMI = """case "$*" in
-  *compute_cap*) echo "{model}, {capability}" ;;
-  *) echo "smi: {model}" ;;
-esac"""
-NVCC = r"""[ "$1" = --version ] && { echo "release 12.5, V12.5.82"; exit; }
+# An nvcc whose programs print a line; scripts/gpus.cu becomes one that prints what the CUDA runtime says of a card.
+NVCC = r"""case "$*" in
+  --version) echo "release 12.5, V12.5.82"; exit ;;
+  --list-gpu-arch) printf 'compute_%s\n' 75 80 86 89 90; exit ;;
+esac
 echo "nvcc: $*" >&2
-while [ $# -gt 0 ]; do [ "$1" = -o ] && out=$2; shift; done
-printf '#!/bin/sh\necho "table of ${0##*/}"\n' > "$out"; chmod +x "$out"
+while [ $# -gt 0 ]; do [ "$1" = -o ] && out=$2; source=$1; shift; done
+case $source in *{broken}) echo "$source(3): error: a bad line"; exit 2 ;; esac
+case $source in
+  *gpus.cu) printf '%s\n' '#!/bin/sh' 'cat "{facts}"' > "$out" ;;
+  *) printf '#!/bin/sh\n%s\n' '{program}' > "$out" ;;
+esac
+chmod +x "$out"
 """
-# What the notebook asks of scripts/evidence.py. Its 1 is a failed check, which the notebook goes on after; 9 is not.
+PROGRAM = 'echo "table of ${0##*/}, $*"'
+
+
+@pytest.fixture
+def play_gpu(tools, tmp_path, monkeypatch):
+    """Return what puts an nvidia-smi and an nvcc there that play a host with one GPU."""
+
+    def play(model="Tesla T4", capability="7.5", program=PROGRAM, broken="none"):
+        facts = tmp_path / "facts"
+        card = f"gpu\t0\t{capability}\t0000:00:04.0\tGPU-0\tcudaSuccess\t{model}"
+        facts.write_text(f"runtime\t12.5\ndriver\t12.4\n{card}\n")
+        tools("nvidia-smi", f'echo "smi: {model}"')
+        tools("nvcc", NVCC.replace("{facts}", str(facts)).replace("{program}", program).replace("{broken}", broken))
+        monkeypatch.delenv("CUDACXX")
+
+    return play
+
+
+# What the notebook asks of scripts/evidence.py. Its 1 is a failed check, which the notebook goes on after.
 EVIDENCE = """
+import os
 import sys
 from pathlib import Path
-print("evidence:", *sys.argv[1:])
-if sys.argv[1:3] == ["record", "--out"]:
+print("evidence:", *sys.argv[1:], "with", os.environ.get("CUDACXX"))
+if sys.argv[1:3] == ["record", "--out"] and sys.argv[4:5] == ["--arch"]:
     folder = Path(sys.argv[3], "t4")
     folder.mkdir(parents=True)
     (folder / "day49.txt").write_text("the recorded table\\n")
     (folder / "day49.jsonl").write_text("{}\\n")
     (folder / "day49-merged.jsonl").write_text("{}\\n")
+    sys.exit(RECORD_CODE)
 elif sys.argv[1] == "compare" and [Path(word).name for word in sys.argv[3:]] == ["--from", "day49.jsonl"]:
     sys.exit(1)
 else:
-    sys.exit(9)
+    print("unexpected")
 """
 
 
-@pytest.mark.parametrize(("model", "capability", "arch"), [("Tesla T4", "7.5", "sm_75"), ("NVIDIA L4", "8.9", "sm_89")])
-def test_with_a_gpu_it_builds_runs_records_compares_and_packs(notebook, checkout, tools, model, capability, arch):
-    tools("nvidia-smi", SMI.format(model=model, capability=capability))
-    tools("nvcc", NVCC)
-    (checkout / "scripts/evidence.py").write_text(EVIDENCE)
+def add_evidence(checkout, record_code=0):
+    (checkout / "scripts/evidence.py").write_text(EVIDENCE.replace("RECORD_CODE", str(record_code)))
+
+
+@pytest.mark.parametrize(("model", "capability", "arch"), [("Tesla T4", "7.5", "75"), ("NVIDIA H100", "9.0", "90a")])
+def test_with_a_gpu_it_builds_runs_records_compares_and_packs(
+    notebook, checkout, tools, tmp_path, play_gpu, model, capability, arch
+):
+    play_gpu(model, capability)
+    add_evidence(checkout)
     for folder in ("t4", "h200"):
         (checkout / "profile" / folder).mkdir(parents=True, exist_ok=True)
         (checkout / "profile" / folder / "manifest.json").write_text("{}")
 
     done = run_cells(code_of(notebook), checkout / "scripts")
     assert done.returncode == 0, done.stdout + done.stderr
+    assert f"On the GPU: {model} (sm_{arch.strip('a')}, PCI 0000:00:04.0, GPU-0)\n" in done.stdout
     for day in checkout.glob("day*/*.cu"):
-        program = checkout / "build/notebook" / day.stem
+        program = checkout / "build/notebook" / day.parent.name
         source = day.relative_to(checkout)
-        assert f"nvcc: -std=c++17 -O3 -lineinfo -arch={arch} -o {program} {source}" in done.stdout
-        assert f"table of {day.stem}" in done.stdout
+        assert f"nvcc: -std=c++17 -O3 -lineinfo -arch=sm_{arch} -o {program} {source}" in done.stdout
+        assert f"table of {day.parent.name}, --device 0\n" in done.stdout
     assert f"smi: {model}" in done.stdout
-    assert ("This is no T4" in done.stdout) == (arch != "sm_75")
+    assert ("This is no T4" in done.stdout) == (arch != "75")
     assert "== t4/day49.txt\nthe recorded table" in done.stdout
+    nvcc = tmp_path / "tools/nvcc"
+    assert f"evidence: record --out {checkout}/build/notebook/profile --arch {arch} with {nvcc}\n" in done.stdout
     for folder in ("t4", "h200"):
         assert f"evidence: compare profile/{folder} --from" in done.stdout
+    assert "unexpected" not in done.stdout
     assert "not yet recorded" not in done.stdout
     archive = checkout / "scripts/cuda-days-profile.zip"
     assert f"Packed in {archive}" in done.stdout
@@ -167,23 +205,49 @@ def test_with_a_gpu_it_builds_runs_records_compares_and_packs(notebook, checkout
     assert "No GPU" not in done.stdout
 
 
-def test_a_t4_that_nobody_recorded_is_said(notebook, checkout, tools):
-    tools("nvidia-smi", SMI.format(model="Tesla T4", capability="7.5"))
-    tools("nvcc", NVCC)
-    (checkout / "scripts/evidence.py").write_text(EVIDENCE)
+def test_a_t4_that_nobody_recorded_is_said(notebook, checkout, play_gpu):
+    play_gpu()
+    add_evidence(checkout)
     (checkout / "profile/t4/manifest.json").unlink(missing_ok=True)
     done = run_cells(code_of(notebook), checkout / "scripts")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "profile/t4: the run-time figures of a T4 are not yet recorded" in done.stdout
 
 
-def test_a_step_that_fails_stops_it(notebook, checkout, tools):
-    tools("nvidia-smi", SMI.format(model="Tesla T4", capability="7.5"))
-    tools("nvcc", NVCC.replace('echo "table of ${0##*/}"', "echo wrong; exit 1"))
+def test_a_day_that_fails_is_named_and_the_others_go_on(notebook, checkout, play_gpu):
+    play_gpu(program=PROGRAM + "\ncase $0 in *day30*) exit 1 ;; *day44*) exit 77 ;; esac", broken="graphs.cu")
+    add_evidence(checkout, record_code=1)
     done = run_cells(code_of(notebook), checkout / "scripts")
+    for day in ("day30-roofline", "day44-matmul", "day49-roofline"):
+        assert f"table of {day}" in done.stdout
+    assert "day56-graphs/graphs.cu(3): error: a bad line" in done.stdout
+    assert "table of day56" not in done.stdout
+    assert "skipped: day44-matmul/matmul_registers.cu\n" in done.stdout
+    assert "the recorded table" in done.stdout
+    assert "Packed in" in done.stdout
+    assert done.stderr.strip().endswith(
+        "RuntimeError: Not all went well: day56-graphs/graphs.cu did not compile; "
+        "day30-roofline/roofline.cu ended with exit code 1; recording ended with exit code 1"
+    )
     assert done.returncode != 0
-    assert "RuntimeError: exit code 1 from" in done.stderr
-    assert "evidence:" not in done.stdout
+
+
+def test_lines_are_shown_as_they_come_and_unfinished_ones_too(notebook, checkout):
+    """What a command printed is there while it still runs: it waits for the answer to its first line."""
+    program = code_of(notebook, last="checkout")
+    program += (
+        "run('sh', '-c', 'printf \"a row\\\\nbuilding ... \"; until [ -e seen ]; do sleep 0.05; done; echo done')\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], cwd=checkout, stdout=subprocess.PIPE) as process:
+        shown = b""
+        limit = time.monotonic() + 60
+        os.set_blocking(process.stdout.fileno(), False)
+        while not shown.endswith(b"a row\nbuilding ... ") and time.monotonic() < limit:
+            shown += process.stdout.read() or b""
+            time.sleep(0.02)
+        (checkout / "seen").touch()
+        assert shown.endswith(b"a row\nbuilding ... "), shown
+        assert process.wait(60) == 0
 
 
 def committed(folder):
@@ -208,10 +272,42 @@ def test_it_clones_the_repository_where_there_is_no_checkout(notebook, checkout,
     assert (elsewhere / "cuda-days/scripts/lessons").is_file()
 
 
-def test_without_checkout_and_address_it_says_what_to_set(notebook, tools, tmp_path):
+def test_without_any_of_them_it_says_what_to_do(notebook, tools, tmp_path):
     done = run_cells(code_of(notebook, last="checkout"), tmp_path / "elsewhere")
     assert done.returncode != 0
-    assert "RuntimeError: This notebook lies in no checkout: set REPOSITORY above" in done.stderr
+    assert "RuntimeError: The repository is not here. Write the address to clone it from into REPOSITORY" in done.stderr
+    assert "or upload an archive of it" in done.stderr
+
+
+def test_an_address_that_cannot_be_cloned_is_named(notebook, tools, tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_DAYS_REPOSITORY", f"{tmp_path}/none")
+    done = run_cells(code_of(notebook, last="checkout"), tmp_path / "elsewhere")
+    assert done.returncode != 0
+    assert f"RuntimeError: {tmp_path}/none could not be cloned" in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["zip", "gztar"])
+@pytest.mark.parametrize("top", ["", "cuda-days-main"])
+def test_it_unpacks_an_uploaded_archive(notebook, checkout, tools, tmp_path, kind, top):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    if top:
+        checkout = checkout.rename(tmp_path / top)
+        shutil.make_archive(str(elsewhere / "upload"), kind, tmp_path, top)
+    else:
+        shutil.make_archive(str(elsewhere / "upload"), kind, checkout)
+    (elsewhere / "broken.zip").write_bytes(b"PK")
+    shutil.make_archive(str(elsewhere / "another"), "zip", checkout / "profile")
+    program = code_of(notebook, last="checkout")
+    for first in (True, False):
+        done = run_cells(program, elsewhere)
+        assert done.returncode == 0, done.stderr
+        assert ("Taken from " in done.stdout) == first
+        assert ("broken.zip cannot be read" in done.stdout) == first
+    unpacked = elsewhere / "cuda-days" / top
+    assert f"Working in {unpacked}\n" in done.stdout
+    assert os.access(unpacked / "scripts/lessons", os.X_OK)
+    assert os.access(unpacked / "scripts/evidence.py", os.X_OK)
 
 
 def test_an_address_of_something_else_is_named(notebook, tools, tmp_path, monkeypatch):
@@ -221,4 +317,4 @@ def test_an_address_of_something_else_is_named(notebook, tools, tmp_path, monkey
     monkeypatch.setenv("CUDA_DAYS_REPOSITORY", committed(other).as_uri())
     done = run_cells(code_of(notebook, last="checkout"), tmp_path / "elsewhere")
     assert done.returncode != 0
-    assert f"RuntimeError: {other.as_uri()} is another repository" in done.stderr
+    assert f"RuntimeError: {other.as_uri()} is another repository: set REPOSITORY above" in done.stderr

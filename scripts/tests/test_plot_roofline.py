@@ -180,6 +180,19 @@ def test_the_ladder_in_order_at_each_size_where_all_rungs_ran(recorded):
     assert (best.x, best.y) == (pytest.approx(40.96), pytest.approx(51714.1935, rel=1e-6))
 
 
+def test_the_library_of_the_ladder_is_cublas_in_the_mode_that_the_rungs_run_beside(folder):
+    """Not the pedantic mode, nor a launch loop, however fast these are."""
+    rows = [row for row in records(folder / "day44.jsonl", "gemm") if (row["variant"], row["m"]) == ("cuBLAS", 512)]
+    (row,) = (row for row in rows if "note" not in row)
+    faster = {"value": 3 * row["value"]}
+    add(folder / "day44.jsonl", {**row, **faster, "note": "launch loop"})
+    edit(folder / "day44.jsonl", lambda record: {**record, **faster}, variant="cuBLAS, pedantic")
+    (library,) = chart(folder, "day44-ladder").panels[0].references
+    assert (library.rate, library.source) == (row["value"], "day44.jsonl: gemm cuBLAS")
+    edit(folder / "day44.jsonl", lambda record: None, variant="cuBLAS")
+    assert chart(folder, "day44-ladder").panels[0].references == []
+
+
 def dot_of_size(panel, kernel):
     return next(dot for dot in panel.dots if dot.kernel == kernel)
 
@@ -268,11 +281,27 @@ def test_bytes_asked_for_above_the_roof_are_listed(recorded):
 
 
 def test_strict_fails_with_the_dots_and_their_cause(folder):
+    edit(folder / "day49-merged.jsonl", lambda record: {**record, "dram_bytes": 1_200_000_000}, symbol="vectorAdd")
     done = run(folder, "--table", "--strict", code=1)
-    assert "day49-dram: matmul, naive, as asked for: 441.3 %: cache-resident" in done.stderr
-    edit(folder / "day49.jsonl", lambda record: {**record, "bytes": 2_103_040}, symbol="matmulNaive", record="row")
-    edit(folder / "day49.jsonl", lambda record: {**record, "bytes": 17_795_584}, symbol="heatStepGlobal", record="row")
+    assert done.stderr.startswith("day49-dram: vector add, DRAM: ") and "ceiling low" in done.stderr
+    assert "as asked for" not in done.stderr
+
+
+def test_strict_passes_what_caches_served_by_the_counters_and_nothing_else(folder, source_dir):
+    """The lesson of day 49 has two such rows, on every card."""
     run(folder, "--table", "--strict")
+    run(source_dir / "profile/h200", "--table", "--strict")
+    (asked,) = (dot for dot in chart(folder, "day49-dram").impossible if dot.kernel == "matmul, naive")
+    assert asked.meant and asked.percent > 400
+    # DRAM moved too much for that, or in a count that is a hundred times too high; or nothing was counted.
+    edit(folder / "day49-merged.jsonl", lambda record: {**record, "dram_bytes": 300_000_000}, symbol="matmulNaive")
+    assert "matmul, naive, as asked for: 441.3 %" in run(folder, "--table", "--strict", code=1).stderr
+    edit(folder / "day49-merged.jsonl", lambda record: {**record, "dram_bytes": 2_103_040}, symbol="matmulNaive")
+    run(folder, "--table", "--strict")
+    edit(folder / "day49.jsonl", lambda row: {**row, "bytes": 100 * row["bytes"]}, symbol="matmulNaive", record="row")
+    assert "matmul, naive, as asked for: 44129.3 %: units" in run(folder, "--table", "--strict", code=1).stderr
+    (folder / "day49-merged.jsonl").unlink()
+    assert "stencil, global, as asked for" in run(folder, "--table", "--strict", code=1).stderr
 
 
 # ---- tables and pictures ---------------------------------------------------------------------------------------------

@@ -1,6 +1,8 @@
 """predict.py joins the right launches, and refuses what would compare nonsense. Day 49's figures: test_trace.py."""
 
 import json
+import os
+import re
 import subprocess
 import sys
 
@@ -85,12 +87,69 @@ def test_nonsense_is_refused(files):
         ([launch("f", 1)], counted(0, "f", 1, unit="Kbyte"), "--print-units base"),
         ([launch("f", 1)], counted(0, "g", 1), "no launch of the trace is in the export"),
         ([launch("f", 1), finding], counted(0, "f", 1), "correct it first"),
-        ([], counted(0, "f", 1), "no launch in it"),
-        ([launch("f", 1)], "", "no launch in it"),
-        ([launch("f", 1)], '"0","f"\n', "none of ncu's long form"),
+        ([], counted(0, "f", 1), "the file is empty"),
+        ([{"record": "run"}], counted(0, "f", 1), "no launch in it"),
+        ([[launch("f", 1)]], counted(0, "f", 1), "trace.jsonl:1: no line of a trace"),
+        ([launch("f", 1) | {"l1_bytes": "many"}], counted(0, "f", 1), "trace.jsonl:1: l1_bytes is 'many'"),
+        ([{"record": "traffic"}], counted(0, "f", 1), "trace.jsonl:1: kernel is None"),
+        ([launch("f", 1)], "", "no row under the header"),
+        ([launch("f", 1)], '"0","f"\n', "cut off or damaged"),
+        ([launch("f", 1)], counted(0, "f", 1) + "==ERROR== gone\n" + counted(1, "f", 1), "the profiler reports"),
     ]:
         with pytest.raises(predict.Stop, match=why):
             predict.to_text(*files(records, rows))
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_exports_of_other_shells_are_read(files, encoding):
+    trace, export = files([launch("f", 100)], counted(0, "f", 100))
+    plain = predict.to_text(trace, export)
+    export.write_bytes(export.read_text().replace("\n", "\r\n").encode(encoding))
+    assert predict.to_text(trace, export) == plain
+
+
+def test_the_columns_of_rules_are_passed_over(files):
+    trace, export = files([launch("f", 100)], counted(0, "f", 100))
+    plain = predict.to_text(trace, export)
+    header, *rows = export.read_text().splitlines()[1:]
+    header += ',"Rule Name","Rule Type","Rule Description","Estimated Speedup Type","Estimated Speedup"'
+    rule = '"0","f","(32, 1, 1)","(1, 1, 1)","","","","SOLBottleneck","OPT","See ""Memory"", 9.1 %","global","12.5"'
+    export.write_text("\n".join([header, *(f'{row},"","","","",""' for row in rows), rule, ""]))
+    assert predict.to_text(trace, export) == plain
+
+
+# ---- exports of other locales ----------------------------------------------------------------------------------------
+
+# What stands between groups of three digits, and the decimal sign.
+LOCALES = {"de_DE": (".", ","), "fr_FR": ("\u202f", ","), "fr_FR, older": ("\u00a0", ","), "de_CH": ("\u2019", ".")}
+
+
+def of_locale(text, group):
+    """Return an export of the C locale as ncu writes it where `group` groups digits. Its numbers have no fraction."""
+
+    def grouped(found):
+        return f'"{int(found[1]):,}"'.replace(",", group)
+
+    return re.sub(r'"(\d+)"$', grouped, text, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", LOCALES)
+def test_an_export_of_another_locale_gives_the_same(tmp_path, source_dir, name):
+    folder = source_dir / "profile/h200"
+    recorded = (folder / "day49-counters.csv").read_text(encoding="utf-8")
+    export = tmp_path / "counters.csv"
+    export.write_text(of_locale(recorded, LOCALES[name][0]), encoding="utf-8")
+    assert export.read_text(encoding="utf-8") != recorded
+    text = predict.to_text(folder / "day49-predicted.jsonl", export)
+    assert text == (folder / "day49-predicted.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["de.csv", "fr.csv"])
+def test_the_first_launches_of_exports_from_german_and_french_hosts(source_dir, name):
+    """The same three launches as in en.csv, whose host grouped digits by commas."""
+    folder = source_dir / "scripts/tests/data/locale"
+    there = predict.read_counters(folder / name)
+    assert len(there) == 3 and there == predict.read_counters(folder / "en.csv")
 
 
 def test_the_command_line_says_what_is_wrong(files, source_dir, tmp_path):
@@ -99,3 +158,19 @@ def test_the_command_line_says_what_is_wrong(files, source_dir, tmp_path):
         words = [sys.executable, script, "--trace", trace, "--ncu", tmp_path / "counters.csv"]
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         assert (done.returncode, bool(done.stdout), bool(done.stderr)) == (code, code == 0, code == 1)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+def test_a_full_disk(files, source_dir):
+    trace, export = files([launch("f", 1)], counted(0, "f", 1))
+    words = [sys.executable, source_dir / "scripts/predict.py", "--trace", trace, "--ncu", export]
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "stdout: No space left on device\n")
+
+
+def test_a_closed_stdout(files, source_dir):
+    trace, export = files([launch("f", 1)], counted(0, "f", 1))
+    words = [sys.executable, source_dir / "scripts/predict.py", "--trace", trace, "--ncu", export]
+    done = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *words], stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "stdout: Bad file descriptor\n")

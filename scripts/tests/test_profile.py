@@ -1,6 +1,7 @@
 """scripts/profile.sh and scripts/counters.py: on a machine with a fake GPU and profiler, each refusal planted."""
 
 import importlib
+import json
 import os
 import subprocess
 import sys
@@ -20,6 +21,7 @@ FAKES = {
     "nvidia-smi": 'cat "$here/mig"\n',
     "ncu": """\
 echo "$*" >>"$here/ncu.log"
+value=1,024; [ "$LC_ALL" = C ] || value=1.024 # as under a German locale
 case "$1" in
   --version) echo "NVIDIA (R) Nsight Compute"; echo "Version $(cat "$here/version") (build 1)"; exit ;;
   --query-metrics) cat "$here/metrics"; exit "$(cat "$here/query-exit" 2>/dev/null || echo 0)" ;;
@@ -31,8 +33,14 @@ for word; do
   [ "$word" = --profile ] && "$last" --profile
   last=$word
 done
-echo '"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"'
-for metric in $metrics; do echo "\\"0\\",\\"vectorAdd(float *, int)\\",\\"$metric\\",\\"byte\\",\\"1,024\\""; done
+head='"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"'
+if [ -e "$here/rules" ]; then
+  head=$head',"Rule Name","Rule Type","Rule Description","Estimated Speedup Type","Estimated Speedup"'
+  rule=',"","","","",""'
+fi
+echo "$head"
+[ -e "$here/rules" ] && cat "$here/rules"
+for metric in $metrics; do echo "\\"0\\",\\"vectorAdd(float *, int)\\",\\"$metric\\",\\"byte\\",\\"$value\\"$rule"; done
 """,
     "roofline": 'echo "profile mode $1"\n',
 }
@@ -124,6 +132,29 @@ def test_a_counter_that_the_chip_lacks_is_said_and_left_out(machine):
     assert "lts__t_bytes.sum" not in (machine.out / "roofline-counters.csv").read_text()
 
 
+def test_figures_are_those_of_the_c_locale_whatever_the_user_has(machine):
+    machine.run(LANG="de_DE.UTF-8", LC_NUMERIC="de_DE.UTF-8", LC_ALL="de_DE.UTF-8")
+    text = (machine.out / "roofline-counters.csv").read_text()
+    assert '"1,024"' in text and '"1.024"' not in text
+
+
+def test_the_columns_of_rules_are_taken_along(machine):
+    rule = '"0","vectorAdd(float *, int)","","","","SOLBottleneck","OPT","Memory, ""DRAM"", at 9,1 %","global","12.5"\n'
+    machine.fake("rules", rule)
+    machine.run()
+    text = (machine.out / "roofline-counters.csv").read_text()
+    assert "SOLBottleneck" in text and '"1,024","","","","",""\n' in text
+
+
+@pytest.mark.parametrize("name", ["de.csv", "fr.csv"])
+def test_an_export_of_another_locale_has_figures(name):
+    text = (SCRIPTS / "tests/data/locale" / name).read_text(encoding="utf-8")
+    done = subprocess.CompletedProcess([], 0, f"==PROF== Connected\n{text}", "")
+    assert COUNTERS.export(done, ["dram__bytes.sum", "gpu__time_duration.sum"]) == text
+    with pytest.raises(COUNTERS.Refused, match="smsp__inst_executed.sum of copyCoalesced.* is not among its rows"):
+        COUNTERS.export(done, ["dram__bytes.sum", "smsp__inst_executed.sum"])
+
+
 def test_names_are_chosen_by_their_part_before_the_dot():
     chosen, lacking = COUNTERS.choose("a__b.sum c__d.sum|c__e.sum f__g.sum", {"a__b", "c__e", "f__gh"})
     assert (chosen, lacking) == (["a__b.sum", "c__e.sum"], ["f__g.sum"])
@@ -137,6 +168,11 @@ REFUSALS = {
     ),
     "MIG": ({"mig": "Disabled\nEnabled\n"}, 77, ("this GPU is split (MIG)", "sudo nvidia-smi -mig 0")),
     "an old profiler": ({"version": "2019.5.0"}, 77, ("ncu is of version 2019.5.0, and 2020.1 or newer is needed",)),
+    "no driver": (
+        {"mig": "NVIDIA-SMI has failed", "metrics": "==ERROR== Failed to load the driver\n", "query-exit": "1"},
+        77,
+        ("names no counter: no driver, no GPU", "(Failed to load the driver)", "nvidia-smi"),
+    ),
     "a chip it does not know": ({"metrics": "no GPU here\n"}, 77, ("names no counter", "nvidia-smi")),
     "an error of the profiler": (
         {"ncu-says": "==ERROR== Failed to find metric dram__x\n"},
@@ -146,9 +182,15 @@ REFUSALS = {
     "a program that fails": ({"ncu-says": "", "ncu-exit": "9"}, 1, ("ncu ended with 9",)),
     "nothing profiled": ({"ncu-says": "==PROF== nothing\n"}, 1, ("ncu counted no launch",)),
     "a figure that is none": (
-        {"ncu-says": '"ID","Kernel Name","Metric Name","Metric Value"\n"0","k()","dram__bytes.sum","n/a"\n'},
+        {
+            "ncu-says": '"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"\n'
+            '"0","k()","dram__bytes.sum","byte","n/a"\n'
+        },
         1,
-        ("dram__bytes.sum of k() reads 'n/a'",),
+        (
+            "export of ncu:2: dram__bytes.sum of k reads 'n/a', no value",
+            "the pass failed\n",
+        ),
     ),
 }
 
@@ -165,7 +207,10 @@ def test_each_refusal_has_its_reason_and_remedy_and_writes_nothing(machine, refu
 
 def test_no_profiler(machine):
     (machine.bin / "ncu").unlink()
-    assert "neither on PATH nor beside nvcc" in machine.run(code=77, CUDACXX="").stderr
+    environment = {"CUDACXX": "", "PATH": str(machine.bin)}  # some systems have an ncu in /usr/bin
+    words = [sys.executable, SCRIPT.with_name("counters.py"), machine.bin / "roofline", "--out", machine.out]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, "neither on PATH nor beside nvcc" in done.stderr) == (77, True), done.stderr
 
 
 def test_administrators_alone_are_known_before_trying(machine, monkeypatch, tmp_path, capsys):
@@ -198,8 +243,45 @@ def test_a_day_that_is_built_is_found_and_another_named(tmp_path):
     (built / "roofline").write_text("")
     (tmp_path / "build/gpu/days.txt").write_text("day30-roofline/roofline\nday49-roofline/roofline\n")
     assert COUNTERS.find_program("30", tmp_path) == (built / "roofline", "day30")
-    with pytest.raises(COUNTERS.Refused, match="day 49 is not built for the GPU\nBuild it first"):
+    with pytest.raises(
+        COUNTERS.Refused, match="day 49 is not built for the GPU: .* build/gpu, build/t4\nBuild it first"
+    ):
         COUNTERS.find_program("49", tmp_path)
+
+
+def test_a_day_of_the_preset_for_the_t4_is_found(tmp_path):
+    built = tmp_path / "build/t4/day49-roofline"
+    built.mkdir(parents=True)
+    (built / "roofline").write_text("")
+    (tmp_path / "build/t4/days.txt").write_text("day49-roofline/roofline\n")
+    assert COUNTERS.find_program("49", tmp_path) == (built / "roofline", "day49")
+
+
+def test_the_presets_are_those_that_build_for_a_gpu():
+    presets = json.loads((SCRIPTS.parent / "CMakePresets.json").read_text(encoding="utf-8"))["configurePresets"]
+    on_gpu = {"gpu"}
+    for preset in presets:
+        if preset.get("inherits") in on_gpu:
+            on_gpu.add(preset["name"])
+    assert on_gpu == set(COUNTERS.GPU_PRESETS)
+
+
+def test_without_a_profiler_a_day_that_is_not_built_is_a_skip_too(machine):
+    (machine.bin / "ncu").unlink()
+    machine.run("99", code=77, CUDACXX="")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+def test_a_full_disk_is_named(machine, full_disk):
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        words = [SCRIPT, machine.bin / "roofline", "--out", machine.out]
+        environment = {**os.environ, "PATH": f"{machine.bin}:/usr/bin:/bin", "CUDACXX": ""}
+        done = subprocess.run(words, env=environment, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "stdout: No space left on device\n")
+    machine.out = full_disk
+    said = machine.run(code=1).stderr
+    assert said == f"{full_disk}/roofline-counters.csv: No space left on device\n"
+    assert not [path for path in full_disk.iterdir() if path.name != "filler"]
 
 
 def test_bad_usage(machine):

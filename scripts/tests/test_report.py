@@ -90,6 +90,33 @@ def test_every_dot_of_every_chart_is_there_with_its_figures(page, folders):
             assert cells.issuperset(map(html.escape, row))
 
 
+def test_a_card_that_is_history_says_of_which_revision_and_that_the_code_has_changed(folders, tmp_path):
+    folder = tmp_path / "old"
+    shutil.copytree(folders[0], folder)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    revision = next(iter(manifest["days"].values()))["revision"]
+    for entry in [*manifest["days"].values(), *manifest["files"].values()]:
+        entry.update({"revision": revision} if "revision" in entry else {"code": 64 * "0"})
+    manifest["state"] = "history"
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    text = REPORT.make_page([folder])
+    assert f"comes from: recorded at revision {revision}, the code has changed since.</p>" in text
+    assert f"60 MiB L2, recorded at revision {revision}\n" in text
+
+
+def test_axes_have_the_ticks_of_the_pictures(folders):
+    """Walls stand at fractions, so their ticks do; other axes have powers of ten, or 1, 2, 5 where these are few."""
+    charts, _ = ROOFLINES.charts_of(folders[0])
+    walls = next(chart for chart in charts if chart.name == "day49-walls")
+    for panel in walls.panels:
+        axis = REPORT.panel_figure(walls, panel)["layout"]["xaxis"]
+        assert axis["ticktext"][-1] == "2" if panel is walls.panels[0] else "1" in axis["ticktext"]
+        assert {x for x, _ in panel.walls} <= set(axis["tickvals"]) and "1/32" in axis["ticktext"]
+    dram = next(chart for chart in charts if chart.name == "day49-dram")
+    layout = REPORT.panel_figure(dram, dram.panels[0])["layout"]
+    assert layout["xaxis"]["dtick"] == layout["yaxis"]["dtick"] == 1 and "tickvals" not in layout["xaxis"]
+
+
 def test_the_same_folder_gives_the_same_page(page, folders):
     assert REPORT.make_page(folders[:1]) == page.read_text()
 

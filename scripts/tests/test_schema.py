@@ -64,6 +64,10 @@ def test_takes_a_check_of_each_size(size):
     assert takes(changed(sample("check"), {"size": size}))
 
 
+def test_takes_a_run_whose_code_the_driver_translated():
+    assert takes(changed(sample("run"), {"ptx": "compute_75"})) and takes(changed(sample("run"), {"ptx": ABSENT}))
+
+
 def test_takes_a_matrix_product_with_what_it_may_leave_out():
     optional = {"model_percent", "intensity", "loads_per_fma", "error", "note"}
     assert optional < sample("gemm").keys()
@@ -134,6 +138,8 @@ def test_refuses_another_record_type_s_name():
         (sample("run"), {"backend": "hip"}),
         (sample("run"), {"cc": "9"}),
         (sample("run"), {"arch": "compute_90"}),
+        (sample("run"), {"ptx": "sm_75"}),
+        (sample("run"), {"ptx": ""}),
         (sample("run"), {"uuid": "GPU-3bcf3a98"}),
         (sample("run"), {"utc": "2026-11-30 00:24:45"}),
         (sample("run"), {"device": "NVIDIA\nH200"}),

@@ -11,7 +11,7 @@ import pytest
 
 SOURCE_DIR = Path(os.environ.get("CUDA_DAYS_SOURCE_DIR", Path(__file__).parents[2]))
 DAYS = sorted(SOURCE_DIR.glob("day*-*/*.cu"))
-# One for each branch of the sources. scripts/tests/test_resources.py compiles for every architecture.
+# One for each branch of the sources, if nvcc knows it. scripts/tests/test_resources.py compiles for every architecture.
 ARCHITECTURES = ["75", "80", "90a", "120"]
 STRICT = ["-Werror", "all-warnings", "-Xcompiler=-Wall,-Wextra,-Werror"]
 
@@ -57,7 +57,11 @@ def test_build_line(day, alone):
 @pytest.mark.parametrize("day", DAYS, ids=lambda day: day.parent.name)
 def test_strict_build(day, alone):
     """All in one command, which compiles the host's code once."""
-    everywhere = [f"-gencode=arch=compute_{architecture},code=sm_{architecture}" for architecture in ARCHITECTURES]
+    nvcc = os.environ.get("CUDACXX") or "nvcc"
+    said = subprocess.run([nvcc, "--help"], capture_output=True, text=True, check=True).stdout
+    known = [architecture for architecture in ARCHITECTURES if f"'sm_{architecture}'" in said]
+    assert known[:2] == ["75", "80"]
+    everywhere = [f"-gencode=arch=compute_{architecture},code=sm_{architecture}" for architecture in known]
     command = [word for word in build_line(day) if not word.startswith("-arch=")]
     alone(day, [*command, *everywhere, *STRICT])
 
@@ -70,7 +74,7 @@ def test_includes_only_the_standard_library_and_the_toolkit(day):
 
 
 @pytest.mark.parametrize("day", DAYS, ids=lambda day: day.parent.name)
-def test_source_is_ascii_and_fits_compiler_explorer(day):
+def test_source_is_ascii_and_of_a_length_to_be_read(day):
     source = day.read_bytes()
     assert source.isascii()
-    assert len(source) < 64 * 1024, f"{day.name} has {len(source)} bytes"
+    assert len(source) < 112 * 1024, f"{day.name} has {len(source)} bytes; godbolt.py refuses 128 KiB"

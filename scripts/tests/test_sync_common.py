@@ -93,11 +93,29 @@ def test_files_outside_the_days_are_not_touched(tree):
     assert "stale" in other.read_text()
 
 
-def test_carriage_returns_survive(tree):
-    tree.write("common/lesson.cuh", MASTER.replace("\n", "\r\n"))
-    day = tree.write("day01-a/a.cu", block("json", "stale").replace("\n", "\r\n"))
-    assert tree.run().returncode == 0
-    assert day.read_bytes() == block("json", "int j;").replace("\n", "\r\n").encode()
+@pytest.mark.parametrize("arguments", [[], ["--check"]])
+@pytest.mark.parametrize("name", ["day01-a/a.cu", "common/lesson.cuh"])
+@pytest.mark.parametrize(
+    ("change", "parts"),
+    [
+        (lambda data: data.replace(b"\n", b"\r\n"), [":1: has a carriage return", "line ends LF", "tr -d '\\r'"]),
+        (lambda data: data + b"// pasted\r\n", [":8: has a carriage return"]),
+        (lambda data: data.replace(b"\n", b"\r"), [":1: has a carriage return"]),
+        (lambda data: data + "// größer\n".encode("latin-1"), [":8: is not UTF-8 (byte 0xf6)", "save it as UTF-8"]),
+        (lambda data: b"\xef\xbb\xbf" + data, [":1: starts with a byte order mark (UTF-8)", "without BOM"]),
+        (lambda data: data.decode().encode("utf-16"), [":1: starts with a byte order mark (UTF-16)"]),
+    ],
+)
+def test_another_encoding_is_named_and_nothing_is_written(tree, arguments, name, change, parts):
+    tree.write("common/lesson.cuh", "// shared\n" + block("errors", "int e;") + block("json", "int j;"))
+    tree.write("day01-a/a.cu", "// title\n" + block("errors", "stale") + block("json", "stale"))
+    other = tree.write("day02-b/b.cu", block("json", "stale"))
+    wrong = tree.root / name
+    wrong.write_bytes(change(wrong.read_bytes()))
+    before = wrong.read_bytes()
+    fails(tree.run(*arguments), f"{name}{parts[0]}", *parts[1:])
+    assert wrong.read_bytes() == before
+    assert "stale" in other.read_text()
 
 
 def test_check_names_file_block_and_line_shows_the_difference_and_writes_nothing(tree):

@@ -188,6 +188,48 @@ def test_without_a_toolkit_nothing_is_recorded(monkeypatch, capsys):
     assert "no nvcc here" in capsys.readouterr().err
 
 
+def play_the_recorder(monkeypatch, tmp_path, program):
+    """Let a compiler that compiles nothing and a shell script stand for the recorder and the day; return the day."""
+    for name, text in (("cxx", "exit 0"), ("graphs", program)):
+        (tmp_path / name).write_text(f"#!{shutil.which('sh')}\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("CXX", str(tmp_path / "cxx"))
+    monkeypatch.setattr(timeline, "find_nvcc", lambda: "/nowhere/bin/nvcc")
+    monkeypatch.setattr(timeline, "find_cupti", lambda nvcc: (tmp_path, tmp_path / "libcupti.so"))
+    return tmp_path / "graphs"
+
+
+def test_a_program_that_hangs_is_stopped(monkeypatch, tmp_path, capsys):
+    program = play_the_recorder(monkeypatch, tmp_path, "exec sleep 60")
+    monkeypatch.setattr(timeline, "RUN_LIMIT_S", 0.5)
+    assert timeline.main(["record", str(program)]) == 1
+    assert capsys.readouterr().err == f"{program} --profile: not done after 0.5 s, and was stopped\n"
+
+
+def test_a_compiler_that_is_not_there_is_named(monkeypatch, tmp_path, capsys):
+    program = play_the_recorder(monkeypatch, tmp_path, "exit 0")
+    (tmp_path / "cxx").unlink()
+    assert timeline.main(["record", str(program)]) == 1
+    assert "cxx cannot be started: No such file" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_a_full_disk_is_named(monkeypatch, tmp_path):
+    trace = tmp_path / "trace.json"
+    trace.write_text(json.dumps({"traceEvents": good_trace()}))
+    program = play_the_recorder(monkeypatch, tmp_path, f'cp "{trace}" "$CUDA_DAYS_TRACE"')
+    code = (
+        f"import pathlib, sys, timeline; timeline.find_nvcc = lambda: '/nowhere/bin/nvcc';"
+        f"timeline.find_cupti = lambda nvcc: (pathlib.Path('/'), pathlib.Path('/'));"
+        f"sys.exit(timeline.main(['record', {str(program)!r}]))"
+    )
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=SCRIPTS, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (done.returncode, done.stderr) == (1, "stdout: No space left on device\n")
+
+
 def test_a_program_that_fails_leaves_no_timeline(nvcc, cxx, tmp_path, capsys):
     try:
         timeline.find_cupti(nvcc)
