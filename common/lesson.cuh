@@ -5,101 +5,40 @@
 // lines, and scripts/sync_common.py rewrites those copies from here. Edit here, then run it.
 #pragma once
 
-// common: includes
+// common: device
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <csignal>
-#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
-#include <exception>
-#include <functional>
-#include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
 using std::string, std::to_string, std::vector;
-// end common: includes
 
-// Every early end is a Stop: `runLesson` prints its message and returns its code, and the
-// destructors on the way out release device memory, events and streams. Destructors cannot throw:
-// while a Stop is on its way its message is the story, otherwise a failed release is reported by
-// `release` and turns the exit code of `runLesson` to 1.
-//
-// The CPU build (common/cpu) compiles the same files; its header defines CUDA_DAYS_CPU.
-// `parseArguments` throws Stop with kExitUsage for anything it does not know, with kExitOk after
-// printing the help, and with kExitSkipped where the CPU build is asked for times.
-//
-// A full disk or a closed pipe must not end as a success, so `flushOutput` looks at stdout's state
-// after every line that matters, and `runLesson` once more at the end. That one runs
-// `body(options)` and turns what it throws into a message on stderr and the exit code. It ignores
-// SIGPIPE, so that a broken pipe is a failed write, and refuses a closed stdout, because the next
-// file that anybody opens (the driver's own) would get its number.
-//
-// `openDevice` opens GPU `index`, or throws Stop with what is wrong and the way out. `kernel` is
-// any kernel of the program: whether the driver finds code for it tells whether the build fits the
-// GPU. nvcc lists in __CUDA_ARCH_LIST__ what it compiled the file for: 750,900 or the like.
-// `requireDeviceMemory` throws Stop (77) when `bytes` are not free, before anything is allocated.
-//
-// Device memory of `count` elements, freed with its owner; streams and events, likewise. A buffer
-// stands for its pointer in a launch. `poison` fills memory with 0xFF bytes, a NaN in every float:
-// an element that a kernel forgets to write cannot pass for a result.
-//
-// `compare` compares got[row * columns + column] with want(row, column), a double, for all
-// elements: |got - want| <= absolute + relative * |want|. The test is written so that a NaN fails
-// (a difference is never 0 for a NaN or an infinity: inf - inf is a NaN), and a reference that is
-// not finite fails too, since it would allow anything. `finish` waits for what was launched last: an
-// error of the launch, or of the kernel while it runs, names the kernel. `reportCheck` says what a
-// comparison found, as the mode asks for it, and returns how many checks failed, 0 or 1.
-//
-// `timeBatch` times `count` launches back to back with events on `stream` and returns milliseconds
-// for one of them. `warmUp` launches until two successive windows agree, so that clocks have risen
-// and modules are loaded, and returns the milliseconds of one launch in the last window: an idle
-// card takes several windows to raise its clock. `measureInTurn` times several launches against
-// each other: each is warmed up, then they are sampled in turn (A B C A B C ...), so that clock
-// drift meets all of them alike. It returns one Timing each, in order. A launch of a graph may stand
-// for `each` launches of what is timed. kSamples is odd, so that the median is a sample; the
-// resolution of events is about 0.5 microseconds.
-//
-// The SM clock while a kernel ran: cycles that one SM counted over the nanoseconds they took. On
-// the CPU there is no such clock, and nothing is timed.
-//
-// One JSON object on one line, keys in the order they are added. The version of the records is that of
-// scripts/schema/row.schema.json. "%g" prints a point: no day calls setlocale, so the locale is
-// "C".
-// common: lesson
-constexpr int kExitOk = 0;
-constexpr int kExitFailed = 1;  // a check, a CUDA call or writing the output failed
-constexpr int kExitUsage = 2;  // a bad argument
-constexpr int kExitSkipped = 77;  // no usable GPU: a skip for CTest and Automake
+// The blocks between `// common:` lines are the same in every day: scripts/sync_common.py copies common/lesson.cuh.
 
-struct Stop {
-  int exitCode;
-  string message;
+// What one SM counted while something ran. Cycles over nanoseconds give its clock, which a card changes with its load
+// and its temperature: a share of the arithmetic peak means something only at the clock that was there. The CPU build
+// has no such clock, and times nothing.
+struct ClockSpan {
+  long long cycles, nanoseconds;
+  double megahertz() const { return 1e3 * double(cycles) / nanoseconds; }
 };
 
-inline void checkCuda(cudaError_t status, const char* call, const char* file, int line) {
-  if (status == cudaSuccess) return;
-  throw Stop{kExitFailed,
-      string(file) + ":" + to_string(line) + ": " + call + " failed: " + cudaGetErrorName(status) + ": " +
-          cudaGetErrorString(status)};
-}
-#define CUDA_CHECK(call) checkCuda((call), #call, __FILE__, __LINE__)
-
-inline bool releaseFailed = false;
-inline void release(cudaError_t status, const char* call) {
-  if (status == cudaSuccess || std::uncaught_exceptions() > 0) return;
-  fprintf(stderr, "%s failed: %s: %s\n", call, cudaGetErrorName(status), cudaGetErrorString(status));
-  releaseFailed = true;
+__device__ inline ClockSpan readClock() {
+  ClockSpan now = {0, 0};
+#ifdef __CUDA_ARCH__
+  now.cycles = clock64();
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now.nanoseconds));
+#endif
+  return now;
 }
 
+// The CPU build (common/cpu) compiles the same files; its header defines CUDA_DAYS_CPU.
 #ifdef CUDA_DAYS_CPU
 constexpr bool kOnCpu = true;
 #else
@@ -114,20 +53,76 @@ constexpr bool kForSanitizer = true;
 constexpr bool kForSanitizer = false;
 #endif
 
+// How many blocks of b cover a.
+constexpr int ceilDivide(int a, int b) { return (a + b - 1) / b; }
+// end common: device
+
+// common: harness
+// ---- The harness, the same in every day: skip it
+
+// It ends early, reads arguments, opens the GPU, owns memory, compares, times and prints records. The lesson uses it
+// and is not in it; it goes on behind `// end common: harness`.
+
+#include <cerrno>
+#include <csignal>
+#include <ctime>
+#include <exception>
+#include <functional>
+#include <map>
+#include <utility>
+
+// ---- Ends and errors
+
+constexpr int kExitOk = 0;
+constexpr int kExitFailed = 1;  // a check, a CUDA call or writing the output failed
+constexpr int kExitUsage = 2;  // a bad argument
+constexpr int kExitSkipped = 77;  // no usable GPU: a skip for CTest and Automake
+
+// Every early end is a Stop: runLesson prints its message and returns its code, and the destructors on the way out
+// release device memory, events and streams.
+struct Stop {
+  int exitCode;
+  string message;
+};
+
+// Stops with the place and the call that failed. Every CUDA call goes through it, by the macro below.
+inline void checkCuda(cudaError_t status, const char* call, const char* file, int line) {
+  if (status == cudaSuccess) return;
+  throw Stop{kExitFailed,
+      string(file) + ":" + to_string(line) + ": " + call + " failed: " + cudaGetErrorName(status) + ": " +
+          cudaGetErrorString(status)};
+}
+#define CUDA_CHECK(call) checkCuda((call), #call, __FILE__, __LINE__)
+
+// For destructors, which cannot throw. While a Stop is on its way its message is the story; otherwise a failed release
+// is reported and makes the exit code of runLesson 1.
+inline bool releaseFailed = false;
+inline void release(cudaError_t status, const char* call) {
+  if (status == cudaSuccess || std::uncaught_exceptions() > 0) return;
+  fprintf(stderr, "%s failed: %s: %s\n", call, cudaGetErrorName(status), cudaGetErrorString(status));
+  releaseFailed = true;
+}
+
+// ---- Arguments
+
+// What a run is for: the table of times (no argument), the checks alone, or one launch per kernel for a profiler.
 enum class Mode { kTable, kCheck, kProfile };
 
+// What the arguments say.
 struct Options {
   Mode mode = Mode::kTable;
   bool json = false;
   int device = 0;
 };
 
+// What a day says of itself: its number, the name of its program, and a line for --help.
 struct Program {
   int day;
   const char* name;
   const char* summary;
 };
 
+// The text of --help, which a bad argument gets too.
 inline string usage(const Program& program) {
   return string("usage: ") + program.name + " [--check | --profile] [--json] [--device N] [--help]\n\n" +
       program.summary + R"(
@@ -144,11 +139,14 @@ exit code: 0 all checks passed, 1 a check or a call failed, 2 bad usage,
 )";
 }
 
+// A full disk or a closed pipe must not end as a success, so stdout is asked after every line that matters.
 inline void flushOutput() {
   if (std::fflush(stdout) != 0 || std::ferror(stdout))
     throw Stop{kExitFailed, string("cannot write to stdout: ") + std::strerror(errno)};
 }
 
+// Throws Stop with kExitUsage for anything it does not know, with kExitOk after printing the help, and with
+// kExitSkipped where a build for the CPU is asked for times.
 inline Options parseArguments(int argc, char** argv, const Program& program) {
   Options options;
   const auto refuse = [&](const string& why) { throw Stop{kExitUsage, why + "\n" + usage(program)}; };
@@ -185,6 +183,9 @@ inline Options parseArguments(int argc, char** argv, const Program& program) {
   return options;
 }
 
+// Runs body(options) and turns what it throws into a message on stderr and the exit code. SIGPIPE is ignored, so that a
+// broken pipe is a failed write, and a closed stdout is refused, because the next file that anybody opens (the driver's
+// own) would get its number.
 template <class Body>
 int runLesson(int argc, char** argv, const Program& program, Body body) {
 #ifdef SIGPIPE
@@ -209,6 +210,9 @@ int runLesson(int argc, char** argv, const Program& program, Body body) {
   return exitCode == kExitOk && releaseFailed ? kExitFailed : exitCode;
 }
 
+// ---- The device
+
+// What a recorded run was built from; CMake and scripts/evidence.py define them.
 #ifndef CUDA_DAYS_REVISION
 #define CUDA_DAYS_REVISION "unknown"
 #endif
@@ -230,6 +234,7 @@ struct LoadedCode {
   bool offers(int capability) const { return features() >= capability; }
 };
 
+// The GPU that was opened, and the code that was loaded for it.
 struct Device {
   cudaDeviceProp properties;
   int driver = 0, runtime = 0;  // CUDA versions: supported, built with
@@ -242,12 +247,16 @@ constexpr int kOldestCard = 75;  // Turing: the T4, for which the lessons are wr
 // The name that -arch takes. On Hopper the tensor cores reach their peak with the instructions of sm_90a alone.
 inline string archFlag(int capability) { return "sm_" + to_string(capability) + (capability == 90 ? "a" : ""); }
 
+// CUDA counts 12040 for 12.4.
 inline string cudaVersionText(int version) { return to_string(version / 1000) + "." + to_string(version % 1000 / 10); }
 
+// nvcc lists in it what it compiled the file for: 750,900 or the like.
 #ifndef __CUDA_ARCH_LIST__
 #define __CUDA_ARCH_LIST__ 0
 #endif
 
+// Opens GPU `index`, or throws Stop with what is wrong and the way out. `kernel` is any kernel of the program: whether
+// the driver finds code for it tells whether the build fits the GPU, and its attributes tell which code was loaded.
 template <class Kernel>
 Device openDevice(int index, Kernel* kernel) {
   Device device;
@@ -300,6 +309,7 @@ Device openDevice(int index, Kernel* kernel) {
   return device;
 }
 
+// Throws Stop (77) where so many bytes are not free, before anything is allocated.
 inline void requireDeviceMemory(size_t bytes) {
   size_t free = 0;
   size_t total = 0;
@@ -309,6 +319,7 @@ inline void requireDeviceMemory(size_t bytes) {
         "not enough device memory: " + to_string(bytes >> 20) + " MiB needed, " + to_string(free >> 20) + " MiB free"};
 }
 
+// The UUID as nvidia-smi prints it. Two cards of one host are told apart by it, and by their place on the PCI bus.
 inline string uuidText(const cudaDeviceProp& gpu) {
   char uuid[48] = "GPU-";
   for (int i = 0, at = 4; i < 16; ++i) {
@@ -318,12 +329,14 @@ inline string uuidText(const cudaDeviceProp& gpu) {
   return uuid;
 }
 
+// Domain, bus, device and function, as nvidia-smi prints them.
 inline string pciText(const cudaDeviceProp& gpu) {
   char pci[24];
   snprintf(pci, sizeof pci, "%04x:%02x:%02x.0", gpu.pciDomainID, gpu.pciBusID, gpu.pciDeviceID);
   return pci;
 }
 
+// The lines above every table: what ran it.
 inline void printBanner(const Device& device) {
   const cudaDeviceProp& gpu = device.properties;
   printf("%s%s (compute capability %d.%d), %d SMs, %.1f MiB L2\n", kOnCpu ? "" : "GPU: ", gpu.name, gpu.major,
@@ -338,6 +351,8 @@ inline void printBanner(const Device& device) {
         code.ptx, archFlag(code.card).c_str());
   printf("\n\n");
 }
+
+// ---- Memory
 
 // Copies between host and device on the stream that runs the kernels, and waits. A plain cudaMemcpy from pageable
 // memory may return before the copy has ended, and a non-blocking stream does not wait for it.
@@ -363,8 +378,10 @@ inline void download(void* host, const void* device, size_t bytes, cudaStream_t 
 constexpr size_t kRedZone = CUDA_DAYS_RED_ZONE;  // bytes on each side
 static_assert(kRedZone % 256 == 0, "a buffer keeps the alignment of cudaMalloc");
 
-inline std::map<char*, size_t> guardedBuffers;  // start and bytes of every buffer between red zones
+// The buffers that have zones, by their start, and the bytes of each.
+inline std::map<char*, size_t> guardedBuffers;
 
+// The words that a zone must hold. They follow from its address.
 inline vector<uint32_t> redZoneWords(const char* zone) {
   vector<uint32_t> words(kRedZone / sizeof(uint32_t));
   const uint32_t first = uint32_t(uintptr_t(zone)) * 2654435761u >> 12;
@@ -372,6 +389,7 @@ inline vector<uint32_t> redZoneWords(const char* zone) {
   return words;
 }
 
+// Device memory between two zones. Throws Stop where there is none.
 inline char* allocateGuarded(size_t bytes) {
   char* base = nullptr;
   CUDA_CHECK(cudaMalloc(&base, bytes + 2 * kRedZone));
@@ -387,6 +405,7 @@ inline char* allocateGuarded(size_t bytes) {
   return start;
 }
 
+// Gives memory of allocateGuarded back; a null pointer is none.
 inline void freeGuarded(char* start) {
   if (start == nullptr) return;
   guardedBuffers.erase(start);
@@ -413,6 +432,7 @@ inline string redZoneDamage() {
   return damage;
 }
 
+// Device memory of `count` elements, freed with its owner. It stands for its pointer in a launch.
 template <class T>
 class DeviceBuffer {
  public:
@@ -429,6 +449,7 @@ class DeviceBuffer {
   size_t count_;
 };
 
+// A stream that does not wait for the default one; it ends with its owner.
 class Stream {
  public:
   Stream() { CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
@@ -440,6 +461,7 @@ class Stream {
   cudaStream_t stream_ = nullptr;
 };
 
+// A point in a stream, with its time; it ends with its owner.
 class Event {
  public:
   Event() { CUDA_CHECK(cudaEventCreate(&event_)); }
@@ -451,16 +473,39 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
+// Page-locked host memory: copies to and from the device run at the full speed of the bus.
+template <class T>
+class PinnedBuffer {
+ public:
+  explicit PinnedBuffer(size_t count) : count_(count) { CUDA_CHECK(cudaMallocHost(&data_, count * sizeof(T))); }
+  ~PinnedBuffer() { release(cudaFreeHost(data_), "cudaFreeHost"); }
+  PinnedBuffer(const PinnedBuffer&) = delete;
+  operator T*() const { return data_; }
+  size_t count() const { return count_; }
+
+ private:
+  T* data_ = nullptr;
+  size_t count_;
+};
+
+// Fills memory with 0xFF bytes, a NaN in every float: an element that a kernel forgets to write cannot pass for a
+// result.
 inline void poison(void* data, size_t bytes, cudaStream_t stream) {
   CUDA_CHECK(cudaMemsetAsync(data, 0xFF, bytes, stream));
 }
 
+// ---- Checking
+
+// What a comparison found.
 struct Verdict {
   size_t checked = 0, wrong = 0;
   double worst = 0;  // accepted error, as a fraction of what is allowed
   string message;
 };
 
+// Compares got[row * columns + column] with want(row, column), a double, for all elements:
+// |got - want| <= absolute + relative * |want|. The test is written so that a NaN fails (a difference is never 0 for a
+// NaN or an infinity: inf - inf is a NaN), and a reference that is not finite fails too, since it would allow anything.
 template <class T, class Want>
 Verdict compare(const T* got, size_t rows, size_t columns, double relative, double absolute, Want want) {
   Verdict verdict;
@@ -488,14 +533,19 @@ Verdict compare(const T* got, size_t rows, size_t columns, double relative, doub
   return verdict;
 }
 
+// Waits for what was launched last: an error of the launch, or of the kernel while it runs, names the kernel.
 inline void finish(const char* symbol, cudaStream_t stream) {
   const string call = string("kernel ") + symbol;
   checkCuda(cudaGetLastError(), call.c_str(), __FILE__, __LINE__);
   checkCuda(cudaStreamSynchronize(stream), call.c_str(), __FILE__, __LINE__);
 }
 
+// ---- Timing
+
+// Puts one launch into a stream. What is checked, timed and profiled is the same function.
 using Launch = std::function<void(cudaStream_t)>;
 
+// Times in milliseconds. Events resolve about half a microsecond, so a sample is a batch of launches.
 struct Timing {
   double ms = 0, msMin = 0, msMax = 0;  // of one launch; ms is the median
   int samples = 0, batch = 0;  // batch: launches per sample
@@ -503,9 +553,13 @@ struct Timing {
   double spreadPercent() const { return 100 * (msMax - msMin) / ms; }
 };
 
+// A sample takes a millisecond or more. Before the first, launches go on in windows of 5 ms until two of them agree
+// within 1 %, or for a second: an idle card takes several to raise its clock. The number of samples is odd, so that the
+// median is one of them.
 constexpr double kSampleMs = 1, kWarmupWindowMs = 5, kWarmupLimitMs = 1000, kWarmupAgreement = 0.01;
 constexpr int kSamples = 21;
 
+// Times `count` launches back to back with events; returns milliseconds for one of them.
 inline double timeBatch(cudaStream_t stream, const Event& begin, const Event& end, const Launch& launch, int count) {
   CUDA_CHECK(cudaEventRecord(begin, stream));
   for (int i = 0; i < count; ++i) launch(stream);
@@ -518,6 +572,7 @@ inline double timeBatch(cudaStream_t stream, const Event& begin, const Event& en
   return double(ms) / count;
 }
 
+// Launches until two successive windows agree; returns the milliseconds of one launch in the last.
 inline double warmUp(cudaStream_t stream, const Event& begin, const Event& end, const Launch& launch) {
   double previous = timeBatch(stream, begin, end, launch, 1);
   for (double spent = previous; spent < kWarmupLimitMs;) {
@@ -530,6 +585,9 @@ inline double warmUp(cudaStream_t stream, const Event& begin, const Event& end, 
   return previous;
 }
 
+// Times several launches against each other: each is warmed up, then they are sampled in turn (A B C A B C ...), so
+// that clock drift meets all of them alike. Returns one Timing each, in order. A launch of a graph may stand for `each`
+// launches of what is timed.
 inline vector<Timing> measureInTurn(
     cudaStream_t stream, const vector<Launch>& launches, int samples = kSamples, int each = 1) {
   const Event begin;
@@ -549,22 +607,13 @@ inline vector<Timing> measureInTurn(
   return timings;
 }
 
+// Times one launch alone.
 inline Timing measure(cudaStream_t stream, const Launch& launch) { return measureInTurn(stream, {launch}).front(); }
 
-struct ClockSpan {
-  long long cycles, nanoseconds;
-  double megahertz() const { return 1e3 * double(cycles) / nanoseconds; }
-};
+// ---- Records
 
-__device__ inline ClockSpan readClock() {
-  ClockSpan now = {0, 0};
-#ifdef __CUDA_ARCH__
-  now.cycles = clock64();
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now.nanoseconds));
-#endif
-  return now;
-}
-
+// One JSON object on one line, its keys in the order they are added (scripts/schema/row.schema.json has them all). "%g"
+// prints a point whatever the user's locale, since no day calls setlocale.
 class JsonLine {
  public:
   explicit JsonLine(const char* record) { text("record", record); }
@@ -614,6 +663,8 @@ class JsonLine {
   string body_;
 };
 
+// Says what a comparison found, as the mode asks for it, and returns how many checks failed, 0 or 1. Every buffer's red
+// zones are looked at first.
 inline int reportCheck(
     int day, const string& variant, const char* symbol, const string& size, Verdict verdict, Mode mode, bool json) {
   const string damage = redZoneDamage();
@@ -652,6 +703,7 @@ inline void requirePossible(const string& what, double rate, double bound, const
   throw Stop{kExitFailed, what + text};
 }
 
+// The record that a run starts with: what ran, on what, built from what.
 inline void printRunRecord(const Program& program, const Device& device) {
   const cudaDeviceProp& gpu = device.properties;
   char utc[24] = "";
@@ -668,21 +720,4 @@ inline void printRunRecord(const Program& program, const Device& device) {
   line.text("revision", CUDA_DAYS_REVISION).text("flags", CUDA_DAYS_FLAGS);
   line.text("utc", utc).print();
 }
-// end common: lesson
-
-// Page-locked host memory: copies to and from the device run at the full speed of the bus.
-// common: pinned
-template <class T>
-class PinnedBuffer {
- public:
-  explicit PinnedBuffer(size_t count) : count_(count) { CUDA_CHECK(cudaMallocHost(&data_, count * sizeof(T))); }
-  ~PinnedBuffer() { release(cudaFreeHost(data_), "cudaFreeHost"); }
-  PinnedBuffer(const PinnedBuffer&) = delete;
-  operator T*() const { return data_; }
-  size_t count() const { return count_; }
-
- private:
-  T* data_ = nullptr;
-  size_t count_;
-};
-// end common: pinned
+// end common: harness

@@ -3,518 +3,43 @@
 // Day 30: the roofline's lines, measured.
 //
 // What can this GPU reach, at every level of its memory and in every kind of arithmetic? Kernels that do one thing only
-// answer it. Others under those lines show a flaw that day 49 repairs: by the bytes they ask for, some pass the line.
+// answer it. Others, written as usual, then stand under those lines, and some pass them by the bytes that they request:
+// day 49 repairs that flaw. How a ceiling moves with clock or temperature from day to day is not answered.
 //
 //   build: nvcc -std=c++17 -O3 -arch=sm_75 -lineinfo -o roofline roofline.cu
 //   run:   ./roofline            (--help lists the rest)
+//
+// The kernels in the order of this file, and what each shows:
+//   vectorAdd, triadFp64       streams: below DRAM's line, and at it
+//   stencil7                   seven reads a cell, of which caches serve six: above DRAM's line
+//   matmulNaive, matmulTiled   requests that caches serve, and a sixteenth of them
+//   intensity                  a copy with 1 to 2048 FMAs in it: the roofline, drawn by one kernel
+//   streamDram, copyInTurn     DRAM's four lines, and how many SMs it takes to fill it
+//   readSlices                 L2 and L1, by the size of what an SM reads over and over
+//   readShared                 shared memory, with 1 to 32 lanes in one bank
+//   arithmeticPeak             every arithmetic: FP32, FP64, FP16, BF16, integers, tensor cores
+//   warpgroupPeak              the tensor cores of Hopper, which one warp alone cannot fill
+//   watchClock                 the SM clock beside a kernel, without which no share of a peak means anything
 
-// common: includes
+// common: device
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <csignal>
-#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
-#include <exception>
-#include <functional>
-#include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
 using std::string, std::to_string, std::vector;
-// end common: includes
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
+// The blocks between `// common:` lines are the same in every day: scripts/sync_common.py copies common/lesson.cuh.
 
-#include <array>
-
-// The blocks between `// common:` markers are the same in every day.
-
-// common: lesson
-constexpr int kExitOk = 0;
-constexpr int kExitFailed = 1;  // a check, a CUDA call or writing the output failed
-constexpr int kExitUsage = 2;  // a bad argument
-constexpr int kExitSkipped = 77;  // no usable GPU: a skip for CTest and Automake
-
-struct Stop {
-  int exitCode;
-  string message;
-};
-
-inline void checkCuda(cudaError_t status, const char* call, const char* file, int line) {
-  if (status == cudaSuccess) return;
-  throw Stop{kExitFailed,
-      string(file) + ":" + to_string(line) + ": " + call + " failed: " + cudaGetErrorName(status) + ": " +
-          cudaGetErrorString(status)};
-}
-#define CUDA_CHECK(call) checkCuda((call), #call, __FILE__, __LINE__)
-
-inline bool releaseFailed = false;
-inline void release(cudaError_t status, const char* call) {
-  if (status == cudaSuccess || std::uncaught_exceptions() > 0) return;
-  fprintf(stderr, "%s failed: %s: %s\n", call, cudaGetErrorName(status), cudaGetErrorString(status));
-  releaseFailed = true;
-}
-
-#ifdef CUDA_DAYS_CPU
-constexpr bool kOnCpu = true;
-#else
-constexpr bool kOnCpu = false;
-#endif
-
-// A build for compute-sanitizer, whose tools slow a kernel down up to a hundred times: --check takes the smallest sizes
-// that still reach every barrier and every guard.
-#ifdef CUDA_DAYS_SANITIZE
-constexpr bool kForSanitizer = true;
-#else
-constexpr bool kForSanitizer = false;
-#endif
-
-enum class Mode { kTable, kCheck, kProfile };
-
-struct Options {
-  Mode mode = Mode::kTable;
-  bool json = false;
-  int device = 0;
-};
-
-struct Program {
-  int day;
-  const char* name;
-  const char* summary;
-};
-
-inline string usage(const Program& program) {
-  return string("usage: ") + program.name + " [--check | --profile] [--json] [--device N] [--help]\n\n" +
-      program.summary + R"(
-
-  (no argument)  check every kernel, time it, print the table
-  --check        the checks alone: without a GPU, for compute-sanitizer
-  --json         the same run as JSON lines, and nothing else on stdout
-  --profile      one launch per kernel in table order, no checks, for a profiler
-  --device N     which GPU, as the CUDA runtime counts them (default 0)
-  --help         this text
-
-exit code: 0 all checks passed, 1 a check or a call failed, 2 bad usage,
-           77 skipped: no usable GPU or not enough memory
-)";
-}
-
-inline void flushOutput() {
-  if (std::fflush(stdout) != 0 || std::ferror(stdout))
-    throw Stop{kExitFailed, string("cannot write to stdout: ") + std::strerror(errno)};
-}
-
-inline Options parseArguments(int argc, char** argv, const Program& program) {
-  Options options;
-  const auto refuse = [&](const string& why) { throw Stop{kExitUsage, why + "\n" + usage(program)}; };
-  for (int i = 1; i < argc; ++i) {
-    const string argument = argv[i];
-    if (argument == "--help") {
-      std::fputs(usage(program).c_str(), stdout);
-      flushOutput();
-      throw Stop{kExitOk, ""};
-    } else if (argument == "--check" || argument == "--profile") {
-      const Mode mode = argument == "--check" ? Mode::kCheck : Mode::kProfile;
-      if (options.mode != Mode::kTable && options.mode != mode)
-        refuse(argument + ": --check and --profile exclude each other");
-      options.mode = mode;
-    } else if (argument == "--json") {
-      options.json = true;
-    } else if (argument == "--device") {
-      if (++i == argc) refuse("--device: a device number is missing");
-      int length = 0;
-      if (std::sscanf(argv[i], "%6d%n", &options.device, &length) != 1 || argv[i][length] != '\0' || options.device < 0)
-        refuse(string("--device: '") + argv[i] + "' is not a device number (0, 1, ...)");
-    } else {
-      refuse("unknown argument '" + argument + "'");
-    }
-  }
-  if (options.json && options.mode == Mode::kProfile)
-    refuse("--json: --profile prints no rows, so there is nothing to write as JSON");
-  if (kForSanitizer && options.mode != Mode::kCheck)
-    throw Stop{
-        kExitUsage, string(program.name) + " is built for compute-sanitizer, with small sizes: run it with --check"};
-  if (kOnCpu && options.mode == Mode::kTable)
-    throw Stop{kExitSkipped,
-        string(program.name) + " is built for the CPU, which proves results and never speed: run it with --check"};
-  return options;
-}
-
-template <class Body>
-int runLesson(int argc, char** argv, const Program& program, Body body) {
-#ifdef SIGPIPE
-  std::signal(SIGPIPE, SIG_IGN);
-#endif
-  int exitCode = kExitFailed;
-  string message;
-  try {
-    errno = 0;
-    if (std::ftell(stdout) < 0 && errno == EBADF) throw Stop{kExitFailed, "stdout is closed"};
-    exitCode = body(parseArguments(argc, argv, program));
-    flushOutput();
-  } catch (const Stop& stop) {
-    exitCode = stop.exitCode;
-    message = stop.message;
-  } catch (const std::exception& error) {
-    exitCode = kExitFailed;
-    message = error.what();
-  }
-  if (std::fflush(stdout) != 0) exitCode = kExitFailed;
-  if (!message.empty()) fprintf(stderr, "%s\n", message.c_str());
-  return exitCode == kExitOk && releaseFailed ? kExitFailed : exitCode;
-}
-
-#ifndef CUDA_DAYS_REVISION
-#define CUDA_DAYS_REVISION "unknown"
-#endif
-#ifndef CUDA_DAYS_FLAGS
-#define CUDA_DAYS_FLAGS "unknown"
-#endif
-
-// What runs on a card is decided by the code that was loaded, not by the card: a build for sm_75 also embeds PTX for
-// compute_75, which the driver of a newer card translates, and what needs sm_80 or sm_90 was compiled out of it. All
-// three are compute capabilities as 10 * major + minor.
-struct LoadedCode {
-  int card = 0;
-  int ptx = 0;  // the virtual architecture that the source was compiled for (cudaFuncAttributes::ptxVersion)
-  int binary = 0;  // the machine code that runs (cudaFuncAttributes::binaryVersion)
-
-  bool translated() const { return binary != ptx; }
-  // The newest compute capability whose features a kernel of this program may use here.
-  int features() const { return std::min({card, ptx, binary}); }
-  bool offers(int capability) const { return features() >= capability; }
-};
-
-struct Device {
-  cudaDeviceProp properties;
-  int driver = 0, runtime = 0;  // CUDA versions: supported, built with
-  double maxClockMhz = 0;  // the highest clock of the SMs, which no measured rate may exceed
-  LoadedCode code;
-};
-
-constexpr int kOldestCard = 75;  // Turing: the T4, for which the lessons are written
-
-// The name that -arch takes. On Hopper the tensor cores reach their peak with the instructions of sm_90a alone.
-inline string archFlag(int capability) { return "sm_" + to_string(capability) + (capability == 90 ? "a" : ""); }
-
-inline string cudaVersionText(int version) { return to_string(version / 1000) + "." + to_string(version % 1000 / 10); }
-
-#ifndef __CUDA_ARCH_LIST__
-#define __CUDA_ARCH_LIST__ 0
-#endif
-
-template <class Kernel>
-Device openDevice(int index, Kernel* kernel) {
-  Device device;
-  cudaDeviceProp& gpu = device.properties;
-  CUDA_CHECK(cudaRuntimeGetVersion(&device.runtime));
-  CUDA_CHECK(cudaDriverGetVersion(&device.driver));
-  if (device.driver == 0)
-    throw Stop{kExitSkipped,
-        "no NVIDIA driver is visible (WSL: update the Windows driver; Docker: --gpus all). "
-        "Without a GPU the CPU build proves the same kernels: scripts/lessons run"};
-  int count = 0;
-  const cudaError_t found = cudaGetDeviceCount(&count);
-  const string driver = cudaVersionText(device.driver);
-  if (found == cudaErrorInsufficientDriver)
-    throw Stop{kExitFailed,
-        "the driver supports CUDA " + driver + ", this program was built with toolkit " +
-            cudaVersionText(device.runtime) + ": update the driver, or build with toolkit " + driver + " or older"};
-  if (found == cudaErrorNoDevice || (found == cudaSuccess && count == 0))
-    throw Stop{kExitSkipped, "an NVIDIA driver is here but it shows no GPU (is CUDA_VISIBLE_DEVICES set?)"};
-  CUDA_CHECK(found);
-  if (index >= count)
-    throw Stop{kExitUsage,
-        "--device " + to_string(index) + " is out of range: valid is " +
-            (count == 1 ? "0" : "0 to " + to_string(count - 1))};
-  CUDA_CHECK(cudaSetDevice(index));
-  CUDA_CHECK(cudaGetDeviceProperties(&gpu, index));
-  const int card = 10 * gpu.major + gpu.minor;
-  const string here = "GPU " + to_string(index) + " (" + gpu.name + ") is sm_" + to_string(card);
-  if (card < kOldestCard)
-    throw Stop{kExitSkipped,
-        here + ", and the days start at sm_" + to_string(kOldestCard) +
-            " (Turing): choose another GPU with --device, or run the checks without one: scripts/lessons run"};
-
-  cudaFuncAttributes attributes;
-  const cudaError_t fits = cudaFuncGetAttributes(&attributes, kernel);
-  if (fits == cudaErrorNoKernelImageForDevice || fits == cudaErrorInvalidDeviceFunction ||
-      fits == cudaErrorUnsupportedPtxVersion) {
-    string held;
-    for (const int arch : {__CUDA_ARCH_LIST__}) held += (held.empty() ? "sm_" : ", sm_") + to_string(arch / 10);
-    const string wanted = archFlag(card);
-    throw Stop{kExitFailed,
-        here + ", and the program holds " + held + ": build with -arch=" + wanted +
-            " (CMake: -DCMAKE_CUDA_ARCHITECTURES=" + wanted.substr(3) + ")"};
-  }
-  CUDA_CHECK(fits);
-  device.code = {card, attributes.ptxVersion, attributes.binaryVersion};
-  int kilohertz = 0;
-  CUDA_CHECK(cudaDeviceGetAttribute(&kilohertz, cudaDevAttrClockRate, index));
-  device.maxClockMhz = kilohertz * 1e-3;
-  return device;
-}
-
-inline void requireDeviceMemory(size_t bytes) {
-  size_t free = 0;
-  size_t total = 0;
-  CUDA_CHECK(cudaMemGetInfo(&free, &total));
-  if (bytes > free)
-    throw Stop{kExitSkipped,
-        "not enough device memory: " + to_string(bytes >> 20) + " MiB needed, " + to_string(free >> 20) + " MiB free"};
-}
-
-inline string uuidText(const cudaDeviceProp& gpu) {
-  char uuid[48] = "GPU-";
-  for (int i = 0, at = 4; i < 16; ++i) {
-    if (i == 4 || i == 6 || i == 8 || i == 10) uuid[at++] = '-';
-    at += snprintf(uuid + at, sizeof uuid - at, "%02x", gpu.uuid.bytes[i] & 0xFF);
-  }
-  return uuid;
-}
-
-inline string pciText(const cudaDeviceProp& gpu) {
-  char pci[24];
-  snprintf(pci, sizeof pci, "%04x:%02x:%02x.0", gpu.pciDomainID, gpu.pciBusID, gpu.pciDeviceID);
-  return pci;
-}
-
-inline void printBanner(const Device& device) {
-  const cudaDeviceProp& gpu = device.properties;
-  printf("%s%s (compute capability %d.%d), %d SMs, %.1f MiB L2\n", kOnCpu ? "" : "GPU: ", gpu.name, gpu.major,
-      gpu.minor, gpu.multiProcessorCount, gpu.l2CacheSize / 1048576.0);
-  if (!kOnCpu) printf("%s, PCI %s\n", uuidText(gpu).c_str(), pciText(gpu).c_str());
-  const LoadedCode& code = device.code;
-  printf("CUDA driver %s, runtime %s, code for sm_%d", cudaVersionText(device.driver).c_str(),
-      cudaVersionText(device.runtime).c_str(), code.binary);
-  if (code.translated())
-    printf(
-        ", translated from compute_%d by the driver\nBuilt with -arch=%s, the program has all that this card offers.",
-        code.ptx, archFlag(code.card).c_str());
-  printf("\n\n");
-}
-
-// Copies between host and device on the stream that runs the kernels, and waits. A plain cudaMemcpy from pageable
-// memory may return before the copy has ended, and a non-blocking stream does not wait for it.
-inline void copyAndWait(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
-  CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, kind, stream));
-  CUDA_CHECK(cudaStreamSynchronize(stream));
-}
-inline void upload(void* device, const void* host, size_t bytes, cudaStream_t stream) {
-  copyAndWait(device, host, bytes, cudaMemcpyHostToDevice, stream);
-}
-inline void download(void* host, const void* device, size_t bytes, cudaStream_t stream) {
-  copyAndWait(host, device, bytes, cudaMemcpyDeviceToHost, stream);
-}
-
-// Red zones: every buffer lies between two stretches of memory that no kernel may write. `reportCheck` compares them
-// after each check, so a write past the end fails on a GPU too, where the neighbour's memory would take it silently.
-// Every word is a NaN as float and as double, so that what is read there shows in the result; and each buffer's words
-// differ, so that a copy which runs too far is seen as well. The CPU build needs none: its backend stops at the exact
-// end of an allocation. compute-sanitizer does so too, for reads as well, so a build for it has none either.
-#ifndef CUDA_DAYS_RED_ZONE
-#define CUDA_DAYS_RED_ZONE (kOnCpu || kForSanitizer ? 0 : 4096)
-#endif
-constexpr size_t kRedZone = CUDA_DAYS_RED_ZONE;  // bytes on each side
-static_assert(kRedZone % 256 == 0, "a buffer keeps the alignment of cudaMalloc");
-
-inline std::map<char*, size_t> guardedBuffers;  // start and bytes of every buffer between red zones
-
-inline vector<uint32_t> redZoneWords(const char* zone) {
-  vector<uint32_t> words(kRedZone / sizeof(uint32_t));
-  const uint32_t first = uint32_t(uintptr_t(zone)) * 2654435761u >> 12;
-  for (size_t i = 0; i < words.size(); ++i) words[i] = 0xFFF00000u | ((first + uint32_t(i)) & 0xFFFFFu);
-  return words;
-}
-
-inline char* allocateGuarded(size_t bytes) {
-  char* base = nullptr;
-  CUDA_CHECK(cudaMalloc(&base, bytes + 2 * kRedZone));
-  char* const start = base + kRedZone;
-  try {
-    for (char* zone : {base, start + bytes})
-      if (kRedZone > 0) upload(zone, redZoneWords(zone).data(), kRedZone, nullptr);
-  } catch (...) {
-    cudaFree(base);
-    throw;
-  }
-  guardedBuffers[start] = bytes;
-  return start;
-}
-
-inline void freeGuarded(char* start) {
-  if (start == nullptr) return;
-  guardedBuffers.erase(start);
-  release(cudaFree(start - kRedZone), "cudaFree");
-}
-
-// Says which buffer was written outside of, and restores its zone; an empty text if none was.
-inline string redZoneDamage() {
-  string damage;
-  for (const auto& [start, bytes] : guardedBuffers) {
-    for (char* zone : {start - kRedZone, start + bytes}) {
-      const vector<uint32_t> want = redZoneWords(zone);
-      vector<uint32_t> got(want.size());
-      if (kRedZone > 0) download(got.data(), zone, kRedZone, nullptr);
-      if (got == want) continue;
-      upload(zone, want.data(), kRedZone, nullptr);
-      const size_t at = sizeof(uint32_t) * (std::mismatch(got.begin(), got.end(), want.begin()).first - got.begin());
-      damage = "wrote " +
-          (zone < start ? to_string(kRedZone - at) + " bytes before the start"
-                        : to_string(at) + " bytes past the end") +
-          " of a buffer of " + to_string(bytes) + " bytes";
-    }
-  }
-  return damage;
-}
-
-template <class T>
-class DeviceBuffer {
- public:
-  explicit DeviceBuffer(size_t count)
-      : data_(reinterpret_cast<T*>(allocateGuarded(count * sizeof(T)))), count_(count) {}
-  ~DeviceBuffer() { freeGuarded(reinterpret_cast<char*>(data_)); }
-  DeviceBuffer(DeviceBuffer&& other) noexcept : data_(std::exchange(other.data_, nullptr)), count_(other.count_) {}
-  operator T*() const { return data_; }
-  size_t count() const { return count_; }
-  size_t bytes() const { return count_ * sizeof(T); }
-
- private:
-  T* data_ = nullptr;
-  size_t count_;
-};
-
-class Stream {
- public:
-  Stream() { CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
-  ~Stream() { release(cudaStreamDestroy(stream_), "cudaStreamDestroy"); }
-  Stream(const Stream&) = delete;
-  operator cudaStream_t() const { return stream_; }
-
- private:
-  cudaStream_t stream_ = nullptr;
-};
-
-class Event {
- public:
-  Event() { CUDA_CHECK(cudaEventCreate(&event_)); }
-  ~Event() { release(cudaEventDestroy(event_), "cudaEventDestroy"); }
-  Event(const Event&) = delete;
-  operator cudaEvent_t() const { return event_; }
-
- private:
-  cudaEvent_t event_ = nullptr;
-};
-
-inline void poison(void* data, size_t bytes, cudaStream_t stream) {
-  CUDA_CHECK(cudaMemsetAsync(data, 0xFF, bytes, stream));
-}
-
-struct Verdict {
-  size_t checked = 0, wrong = 0;
-  double worst = 0;  // accepted error, as a fraction of what is allowed
-  string message;
-};
-
-template <class T, class Want>
-Verdict compare(const T* got, size_t rows, size_t columns, double relative, double absolute, Want want) {
-  Verdict verdict;
-  verdict.checked = rows * columns;
-  for (size_t row = 0; row < rows; ++row) {
-    for (size_t column = 0; column < columns; ++column) {
-      const size_t index = row * columns + column;
-      const double expected = want(row, column);
-      const double difference = got[index] - expected;
-      if (difference == 0) continue;
-      const double error = std::fabs(difference);
-      const double allowed = absolute + relative * std::fabs(expected);
-      if (!(error <= allowed) || !std::isfinite(expected)) {
-        if (verdict.wrong++ == 0) {
-          char text[200];
-          snprintf(text, sizeof text, "first wrong element %zu (row %zu, column %zu): got %.9g, want %.9g", index, row,
-              column, double(got[index]), expected);
-          verdict.message = text;
-        }
-      } else {
-        verdict.worst = std::max(verdict.worst, error / allowed);
-      }
-    }
-  }
-  return verdict;
-}
-
-inline void finish(const char* symbol, cudaStream_t stream) {
-  const string call = string("kernel ") + symbol;
-  checkCuda(cudaGetLastError(), call.c_str(), __FILE__, __LINE__);
-  checkCuda(cudaStreamSynchronize(stream), call.c_str(), __FILE__, __LINE__);
-}
-
-using Launch = std::function<void(cudaStream_t)>;
-
-struct Timing {
-  double ms = 0, msMin = 0, msMax = 0;  // of one launch; ms is the median
-  int samples = 0, batch = 0;  // batch: launches per sample
-
-  double spreadPercent() const { return 100 * (msMax - msMin) / ms; }
-};
-
-constexpr double kSampleMs = 1, kWarmupWindowMs = 5, kWarmupLimitMs = 1000, kWarmupAgreement = 0.01;
-constexpr int kSamples = 21;
-
-inline double timeBatch(cudaStream_t stream, const Event& begin, const Event& end, const Launch& launch, int count) {
-  CUDA_CHECK(cudaEventRecord(begin, stream));
-  for (int i = 0; i < count; ++i) launch(stream);
-  CUDA_CHECK(cudaEventRecord(end, stream));
-  CUDA_CHECK(cudaEventSynchronize(end));
-  float ms = 0;
-  CUDA_CHECK(cudaEventElapsedTime(&ms, begin, end));
-  if (!std::isfinite(ms) || !(ms > 0))
-    throw Stop{kExitFailed, "timing: " + to_string(count) + " launches took " + to_string(ms) + " ms, which cannot be"};
-  return double(ms) / count;
-}
-
-inline double warmUp(cudaStream_t stream, const Event& begin, const Event& end, const Launch& launch) {
-  double previous = timeBatch(stream, begin, end, launch, 1);
-  for (double spent = previous; spent < kWarmupLimitMs;) {
-    const int count = std::max(1, int(std::ceil(kWarmupWindowMs / previous)));
-    const double now = timeBatch(stream, begin, end, launch, count);
-    spent += now * count;
-    if (std::fabs(now - previous) <= kWarmupAgreement * previous) return now;
-    previous = now;
-  }
-  return previous;
-}
-
-inline vector<Timing> measureInTurn(
-    cudaStream_t stream, const vector<Launch>& launches, int samples = kSamples, int each = 1) {
-  const Event begin;
-  const Event end;
-  vector<int> batches;
-  vector<vector<double>> times(launches.size());
-  for (const Launch& launch : launches)
-    batches.push_back(std::max(1, int(std::ceil(kSampleMs / warmUp(stream, begin, end, launch)))));
-  for (int sample = 0; sample < samples; ++sample)
-    for (size_t i = 0; i < launches.size(); ++i)
-      times[i].push_back(timeBatch(stream, begin, end, launches[i], batches[i]) / each);
-  vector<Timing> timings;
-  for (size_t i = 0; i < launches.size(); ++i) {
-    std::sort(times[i].begin(), times[i].end());
-    timings.push_back({times[i][samples / 2], times[i].front(), times[i].back(), samples, batches[i] * each});
-  }
-  return timings;
-}
-
-inline Timing measure(cudaStream_t stream, const Launch& launch) { return measureInTurn(stream, {launch}).front(); }
-
+// What one SM counted while something ran. Cycles over nanoseconds give its clock, which a card changes with its load
+// and its temperature: a share of the arithmetic peak means something only at the clock that was there. The CPU build
+// has no such clock, and times nothing.
 struct ClockSpan {
   long long cycles, nanoseconds;
   double megahertz() const { return 1e3 * double(cycles) / nanoseconds; }
@@ -529,189 +54,95 @@ __device__ inline ClockSpan readClock() {
   return now;
 }
 
-class JsonLine {
- public:
-  explicit JsonLine(const char* record) { text("record", record); }
-  JsonLine(const char* record, int day, const string& variant, const char* symbol) : JsonLine(record) {
-    integer("day", day).text("variant", variant).text("symbol", symbol);
-  }
+// The CPU build (common/cpu) compiles the same files; its header defines CUDA_DAYS_CPU.
+#ifdef CUDA_DAYS_CPU
+constexpr bool kOnCpu = true;
+#else
+constexpr bool kOnCpu = false;
+#endif
 
-  JsonLine& text(const char* key, const string& value) {
-    string quoted = "\"";
-    for (const unsigned char c : value) {
-      if (c == '"' || c == '\\') quoted += '\\';
-      char control[8] = {char(c)};
-      if (c < 0x20) snprintf(control, sizeof control, "\\u%04x", c);
-      quoted += control;
-    }
-    return raw(key, quoted + "\"");
-  }
-  JsonLine& integer(const char* key, long long value) { return raw(key, to_string(value)); }
-  JsonLine& boolean(const char* key, bool value) { return raw(key, value ? "true" : "false"); }
-  JsonLine& number(const char* key, double value) {
-    if (!std::isfinite(value)) throw Stop{kExitFailed, string("JSON: '") + key + "' is not a finite number"};
-    char digits[32];
-    snprintf(digits, sizeof digits, "%.9g", value);
-    return raw(key, digits);
-  }
-  JsonLine& timing(const Timing& timing) {
-    number("ms", timing.ms).number("ms_min", timing.msMin).number("ms_max", timing.msMax);
-    return integer("samples", timing.samples).integer("batch", timing.batch);
-  }
-  JsonLine& metric(const char* name, double value, const char* unit) {
-    return text("metric", name).number("value", value).text("unit", unit);
-  }
+// A build for compute-sanitizer, whose tools slow a kernel down up to a hundred times: --check takes the smallest sizes
+// that still reach every barrier and every guard.
+#ifdef CUDA_DAYS_SANITIZE
+constexpr bool kForSanitizer = true;
+#else
+constexpr bool kForSanitizer = false;
+#endif
 
-  string str() const { return "{" + body_ + "}"; }
-  void print() const {
-    printf("%s\n", str().c_str());
-    flushOutput();
-  }
+// How many blocks of b cover a.
+constexpr int ceilDivide(int a, int b) { return (a + b - 1) / b; }
+// end common: device
 
- private:
-  JsonLine& raw(const char* key, const string& value) {
-    if (!body_.empty()) body_ += ',';
-    body_ += string("\"") + key + "\":" + value;
-    return *this;
-  }
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
-  string body_;
-};
+#include <array>
 
-inline int reportCheck(
-    int day, const string& variant, const char* symbol, const string& size, Verdict verdict, Mode mode, bool json) {
-  const string damage = redZoneDamage();
-  if (!damage.empty()) {
-    verdict.message += (verdict.wrong > 0 ? "; " : "") + damage;
-    ++verdict.wrong;
-  }
-  const bool ok = verdict.wrong == 0;
-  if (!ok)
-    fprintf(stderr, "FAILED %s (%s, %s): %zu of %zu wrong, %s\n", symbol, variant.c_str(), size.c_str(), verdict.wrong,
-        verdict.checked, verdict.message.c_str());
-  if (json) {
-    JsonLine line("check", day, variant, symbol);
-    line.text("size", size)
-        .boolean("ok", ok)
-        .integer("checked", verdict.checked)
-        .integer("wrong", verdict.wrong)
-        .number("worst", verdict.worst);
-    if (!ok) line.text("message", verdict.message);
-    line.print();
-  } else if (mode == Mode::kCheck) {
-    printf("%-26s %-24s %-28s %9zu values, worst error %5.1f %% of allowed  %s\n", symbol, variant.c_str(),
-        size.c_str(), verdict.checked, 100 * verdict.worst, ok ? "ok" : "FAILED");
-    flushOutput();
-  }
-  return !ok;
-}
-
-// Stops where a rate is above what the hardware can do at all: then the time is wrong, or the count of work is.
-inline void requirePossible(const string& what, double rate, double bound, const char* unit) {
-  constexpr double kMargin = 1.02;  // of the clock's reading
-  if (rate <= kMargin * bound) return;
-  char text[160];
-  snprintf(text, sizeof text, " reads %.1f %s, and this card cannot exceed %.1f: the time or the count is wrong", rate,
-      unit, bound);
-  throw Stop{kExitFailed, what + text};
-}
-
-inline void printRunRecord(const Program& program, const Device& device) {
-  const cudaDeviceProp& gpu = device.properties;
-  char utc[24] = "";
-  const std::time_t now = std::time(nullptr);
-  std::strftime(utc, sizeof utc, "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&now));
-  JsonLine line("run");
-  line.integer("schema", 1).integer("day", program.day).text("program", program.name);
-  line.text("device", gpu.name).text("cc", to_string(gpu.major) + "." + to_string(gpu.minor));
-  line.integer("sms", gpu.multiProcessorCount).integer("l2_bytes", gpu.l2CacheSize);
-  line.text("driver", cudaVersionText(device.driver)).text("runtime", cudaVersionText(device.runtime));
-  line.text("arch", "sm_" + to_string(device.code.binary)).text("ptx", "compute_" + to_string(device.code.ptx));
-  line.text("backend", kOnCpu ? "cpu" : "cuda").number("max_clock_mhz", device.maxClockMhz);
-  line.text("uuid", uuidText(gpu)).text("pci", pciText(gpu));
-  line.text("revision", CUDA_DAYS_REVISION).text("flags", CUDA_DAYS_FLAGS);
-  line.text("utc", utc).print();
-}
-// end common: lesson
-
-// common: pinned
-template <class T>
-class PinnedBuffer {
- public:
-  explicit PinnedBuffer(size_t count) : count_(count) { CUDA_CHECK(cudaMallocHost(&data_, count * sizeof(T))); }
-  ~PinnedBuffer() { release(cudaFreeHost(data_), "cudaFreeHost"); }
-  PinnedBuffer(const PinnedBuffer&) = delete;
-  operator T*() const { return data_; }
-  size_t count() const { return count_; }
-
- private:
-  T* data_ = nullptr;
-  size_t count_;
-};
-// end common: pinned
-
-// ---- Sizes and knobs
-
-constexpr Program kProgram = {
-    30, "roofline", "Day 30: what this GPU reaches at every level of memory, in every arithmetic."};
+// ---- Kernels under the lines: as one writes them
 
 constexpr int kWarp = 32;
 constexpr int kBlock = 256;
-constexpr int kSmBlock = 1024;  // keeps an SM busy alone
-constexpr int kInFlight = 8;
-constexpr int kTile = 16;
-constexpr int kMatrix = 512;  // 1 MiB each: caches hold them
 
-// Four times the L2 or more, so that streams come from DRAM; and four times that, where a launch's ends do not count.
-constexpr size_t kStreamBytes = size_t(256) << 20;
-constexpr int kTimes = 4;
-
-constexpr int kSearchSamples = 5;  // for rows that are a search or a curve: what counts there is how they compare
-constexpr int kSweepSizes = 72;  // before those that round to the same go
-constexpr int kClockReadings = 5;
-constexpr int kMostFmas = 2048;  // of the measured curve: 128 FLOP per byte
-constexpr int kLength = 128;  // of the loops, for milliseconds
-constexpr double kLaunchClocks = 1 << 23;  // where lanes are few the loops are shorter: 4 ms a launch are enough
-
-// 8 chains cover an FMA's 4 clocks with one warp per scheduler. At 64 steps a trip FP16's drift apart: 93 % on an H200.
-constexpr int kChains = 8;
-constexpr int kUnroll = 32;
-constexpr int kSeeds = 7;  // thread t starts as t % 7: a period that divides no block
-
-// Every chain is x <- x * x + c. With c near -1.7 it neither settles nor grows, keeps all mantissa bits busy, and the
-// CPU can follow it bit by bit. Half precision falls into cycles, odd ones with these c: half the steps show.
-constexpr float kMap = -1.74f;
-
-constexpr int kSharedWords = 2048, kTurns = 32, kTurn = 4, kHops = 8, kHop = 128;
-static_assert((kTurns - 1) * kTurn + 31 * kWarp + 7 * kHop < kSharedWords, "the farthest read");
-
-constexpr float kScale = 3;
-constexpr double kHeat = 0.125;
-constexpr double kAllowed = 1e-4;  // of a product's element: one wrong term is larger
-
-// What an SM of a card does per clock (CUDA C++ Programming Guide, throughput of native arithmetic instructions), to
-// hold the measured against: multiply-adds of each type, bytes of L1 or shared memory, dense FP16 tensor FLOP (0 where
-// cards of the generation differ).
-struct PerClock {
-  int card, fp32, fp64, fp16, bf16, int32, bytes, tensor;
-};
-constexpr PerClock kPerClock[] = {
-    {75, 64, 2, 128, 0, 64, 64, 1024},
-    {80, 64, 32, 256, 128, 64, 128, 2048},
-    {86, 128, 2, 128, 128, 64, 128, 0},
-    {90, 128, 64, 256, 256, 64, 128, 4096},
-    {100, 128, 64, 256, 256, 64, 128, 0},
-    {120, 128, 2, 128, 128, 64, 128, 0},
-};
-
-PerClock perClockOf(int card) {
-  PerClock per = kPerClock[0];
-  for (const PerClock& row : kPerClock)
-    if (row.card <= card) per = row;
-  return per;
+// One float a thread from each of three streams, each byte once. It should run at DRAM's line; on an H200 it reaches 79
+// % of it (profile/h200/day30.txt, as all figures below): a thread has 8 bytes in flight.
+__global__ void vectorAdd(const float* a, const float* b, float* out, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) out[i] = a[i] + b[i];
 }
 
-constexpr int ceilDivide(int a, int b) { return (a + b - 1) / b; }
+constexpr float kScale = 3;
+
+// The same with doubles and an FMA. Twice the bytes in flight, and it is at the line: 99 %.
+__global__ void triadFp64(const double* a, const double* b, double* out, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) out[i] = fma(double(kScale), b[i], a[i]);
+}
+
+constexpr double kHeat = 0.125;
+
+// A seven-point stencil in 3D, 5 additions and an FMA a cell. Of its seven reads one is its own; caches serve the
+// others, so that by requested bytes it reads 276 % of DRAM's line.
+__global__ void stencil7(const double* in, double* out, int g) {
+  const int x = blockIdx.x * blockDim.x + threadIdx.x;
+  const int y = blockIdx.y;
+  const int z = blockIdx.z;
+  if (x >= g) return;
+  const int i = (z * g + y) * g + x;
+  const bool inside = x > 0 && x < g - 1 && y > 0 && y < g - 1 && z > 0 && z < g - 1;
+  out[i] =
+      inside ? fma(kHeat, in[i - 1] + in[i + 1] + in[i - g] + in[i + g] + in[i - g * g] + in[i + g * g], in[i]) : in[i];
+}
+
+constexpr int kTile = 16;
+
+constexpr int kMatrix = 512;  // 1 MiB each: caches hold them
+
+// C = A B, d x d, a multiple of kTile. Of an output's 2 d reads a cache, or tiles in shared memory, serve most.
+__global__ void matmulNaive(const float* a, const float* b, float* out, int d) {
+  const int x = blockIdx.x * kTile + threadIdx.x;
+  const int y = blockIdx.y * kTile + threadIdx.y;
+  float sum = 0;
+  for (int k = 0; k < d; ++k) sum = fmaf(a[y * d + k], b[k * d + x], sum);
+  out[y * d + x] = sum;
+}
+
+__global__ void matmulTiled(const float* a, const float* b, float* out, int d) {
+  __shared__ float tileA[kTile][kTile], tileB[kTile][kTile];
+  const int x = threadIdx.x, y = threadIdx.y;
+  a += (blockIdx.y * kTile + y) * d + x;
+  b += y * d + blockIdx.x * kTile + x;
+  float sum = 0;
+  for (int first = 0; first < d; first += kTile) {
+    tileA[y][x] = a[first];
+    tileB[y][x] = b[first * d];
+    __syncthreads();
+    for (int k = 0; k < kTile; ++k) sum = fmaf(tileA[y][k], tileB[k][x], sum);
+    __syncthreads();
+  }
+  out[(blockIdx.y * kTile + y) * d + blockIdx.x * kTile + x] = sum;
+}
+
+// ---- What the streams hold
 
 template <class T, int kCount>
 struct alignas(sizeof(T) * kCount) Pack {
@@ -731,6 +162,27 @@ __host__ __device__ inline unsigned bitsOf(float value) {
   memcpy(&bits, &value, sizeof bits);
   return bits;
 }
+
+// ---- The measured curve
+
+// Every chain is x <- x * x + c. With c near -1.7 it neither settles nor grows, keeps all mantissa bits busy, and the
+// CPU can follow it bit by bit. Half precision falls into cycles, odd ones with these c: half the steps show.
+constexpr float kMap = -1.74f;
+
+constexpr int kMostFmas = 2048;  // of the measured curve: 128 FLOP per byte
+
+// kFmas FMAs on the four floats of a load, which then go out again: kFmas / 16 FLOP per byte.
+template <int kFmas>
+__global__ void intensity(const Pack<float, 4>* in, Pack<float, 4>* out, int count) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= count) return;
+  Pack<float, 4> x = in[i];
+#pragma unroll
+  for (int k = 0; k < kFmas; ++k) x.at[k % 4] = fmaf(x.at[k % 4], x.at[k % 4], kMap);
+  out[i] = x;
+}
+
+// ---- Tools of the kernels below: a sum that keeps loads alive, and the SM clock
 
 __device__ inline unsigned blockSum(unsigned sum) {
   __shared__ unsigned total;
@@ -761,6 +213,10 @@ __global__ void watchClock(ClockSpan* span, long long cycles) {
 }
 
 // ---- Memory: DRAM, L2, L1, shared
+
+constexpr int kSmBlock = 1024;  // keeps an SM busy alone
+
+constexpr int kInFlight = 8;
 
 enum Access { kRead, kWrite, kCopy, kTriad };
 
@@ -877,6 +333,9 @@ __global__ void __launch_bounds__(kSmBlock)
   if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
+constexpr int kSharedWords = 2048, kTurns = 32, kTurn = 4, kHops = 8, kHop = 128;
+static_assert((kTurns - 1) * kTurn + 31 * kWarp + 7 * kHop < kSharedWords, "the farthest read");
+
 // Lane l reads word l * stride: all banks, or many lanes meet in one. The start moves, or the compiler would load once.
 __global__ void readShared(double* out, ClockSpan* span, int stride, int trips) {
   __shared__ unsigned words[kSharedWords];
@@ -894,6 +353,13 @@ __global__ void readShared(double* out, ClockSpan* span, int stride, int trips) 
 }
 
 // ---- Arithmetic
+
+// 8 chains cover an FMA's 4 clocks with one warp per scheduler. At 64 steps a trip FP16's drift apart: 93 % on an H200.
+constexpr int kChains = 8;
+
+constexpr int kUnroll = 32;
+
+constexpr int kSeeds = 7;  // thread t starts as t % 7: a period that divides no block
 
 __host__ __device__ inline float chainStart(int seed, int chain) {
   return (seed * kChains + chain) * 0.015625f - 0.45f;
@@ -1244,65 +710,673 @@ __global__ void arithmeticPeak(double* out, ClockSpan* span, typename Type::Map 
   out[thread] = sum;
 }
 
-// ---- The measured curve, and the kernels under the lines
+// common: harness
+// ---- The harness, the same in every day: skip it
 
-// kFmas FMAs on the four floats of a load, which then go out again: kFmas / 16 FLOP per byte.
-template <int kFmas>
-__global__ void intensity(const Pack<float, 4>* in, Pack<float, 4>* out, int count) {
-  const int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i >= count) return;
-  Pack<float, 4> x = in[i];
-#pragma unroll
-  for (int k = 0; k < kFmas; ++k) x.at[k % 4] = fmaf(x.at[k % 4], x.at[k % 4], kMap);
-  out[i] = x;
+// It ends early, reads arguments, opens the GPU, owns memory, compares, times and prints records. The lesson uses it
+// and is not in it; it goes on behind `// end common: harness`.
+
+#include <cerrno>
+#include <csignal>
+#include <ctime>
+#include <exception>
+#include <functional>
+#include <map>
+#include <utility>
+
+// ---- Ends and errors
+
+constexpr int kExitOk = 0;
+constexpr int kExitFailed = 1;  // a check, a CUDA call or writing the output failed
+constexpr int kExitUsage = 2;  // a bad argument
+constexpr int kExitSkipped = 77;  // no usable GPU: a skip for CTest and Automake
+
+// Every early end is a Stop: runLesson prints its message and returns its code, and the destructors on the way out
+// release device memory, events and streams.
+struct Stop {
+  int exitCode;
+  string message;
+};
+
+// Stops with the place and the call that failed. Every CUDA call goes through it, by the macro below.
+inline void checkCuda(cudaError_t status, const char* call, const char* file, int line) {
+  if (status == cudaSuccess) return;
+  throw Stop{kExitFailed,
+      string(file) + ":" + to_string(line) + ": " + call + " failed: " + cudaGetErrorName(status) + ": " +
+          cudaGetErrorString(status)};
+}
+#define CUDA_CHECK(call) checkCuda((call), #call, __FILE__, __LINE__)
+
+// For destructors, which cannot throw. While a Stop is on its way its message is the story; otherwise a failed release
+// is reported and makes the exit code of runLesson 1.
+inline bool releaseFailed = false;
+inline void release(cudaError_t status, const char* call) {
+  if (status == cudaSuccess || std::uncaught_exceptions() > 0) return;
+  fprintf(stderr, "%s failed: %s: %s\n", call, cudaGetErrorName(status), cudaGetErrorString(status));
+  releaseFailed = true;
 }
 
-__global__ void vectorAdd(const float* a, const float* b, float* out, int n) {
-  const int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i < n) out[i] = a[i] + b[i];
+// ---- Arguments
+
+// What a run is for: the table of times (no argument), the checks alone, or one launch per kernel for a profiler.
+enum class Mode { kTable, kCheck, kProfile };
+
+// What the arguments say.
+struct Options {
+  Mode mode = Mode::kTable;
+  bool json = false;
+  int device = 0;
+};
+
+// What a day says of itself: its number, the name of its program, and a line for --help.
+struct Program {
+  int day;
+  const char* name;
+  const char* summary;
+};
+
+// The text of --help, which a bad argument gets too.
+inline string usage(const Program& program) {
+  return string("usage: ") + program.name + " [--check | --profile] [--json] [--device N] [--help]\n\n" +
+      program.summary + R"(
+
+  (no argument)  check every kernel, time it, print the table
+  --check        the checks alone: without a GPU, for compute-sanitizer
+  --json         the same run as JSON lines, and nothing else on stdout
+  --profile      one launch per kernel in table order, no checks, for a profiler
+  --device N     which GPU, as the CUDA runtime counts them (default 0)
+  --help         this text
+
+exit code: 0 all checks passed, 1 a check or a call failed, 2 bad usage,
+           77 skipped: no usable GPU or not enough memory
+)";
 }
 
-__global__ void triadFp64(const double* a, const double* b, double* out, int n) {
-  const int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i < n) out[i] = fma(double(kScale), b[i], a[i]);
+// A full disk or a closed pipe must not end as a success, so stdout is asked after every line that matters.
+inline void flushOutput() {
+  if (std::fflush(stdout) != 0 || std::ferror(stdout))
+    throw Stop{kExitFailed, string("cannot write to stdout: ") + std::strerror(errno)};
 }
 
-// A heat step in 3D, 5 additions and an FMA a cell. Of its seven reads one is its own: caches may serve the others.
-__global__ void stencil7(const double* in, double* out, int g) {
-  const int x = blockIdx.x * blockDim.x + threadIdx.x;
-  const int y = blockIdx.y;
-  const int z = blockIdx.z;
-  if (x >= g) return;
-  const int i = (z * g + y) * g + x;
-  const bool inside = x > 0 && x < g - 1 && y > 0 && y < g - 1 && z > 0 && z < g - 1;
-  out[i] =
-      inside ? fma(kHeat, in[i - 1] + in[i + 1] + in[i - g] + in[i + g] + in[i - g * g] + in[i + g * g], in[i]) : in[i];
-}
-
-// C = A B, d x d, a multiple of kTile. Of an output's 2 d reads a cache, or tiles in shared memory, serve most.
-__global__ void matmulNaive(const float* a, const float* b, float* out, int d) {
-  const int x = blockIdx.x * kTile + threadIdx.x;
-  const int y = blockIdx.y * kTile + threadIdx.y;
-  float sum = 0;
-  for (int k = 0; k < d; ++k) sum = fmaf(a[y * d + k], b[k * d + x], sum);
-  out[y * d + x] = sum;
-}
-
-__global__ void matmulTiled(const float* a, const float* b, float* out, int d) {
-  __shared__ float tileA[kTile][kTile], tileB[kTile][kTile];
-  const int x = threadIdx.x, y = threadIdx.y;
-  a += (blockIdx.y * kTile + y) * d + x;
-  b += y * d + blockIdx.x * kTile + x;
-  float sum = 0;
-  for (int first = 0; first < d; first += kTile) {
-    tileA[y][x] = a[first];
-    tileB[y][x] = b[first * d];
-    __syncthreads();
-    for (int k = 0; k < kTile; ++k) sum = fmaf(tileA[y][k], tileB[k][x], sum);
-    __syncthreads();
+// Throws Stop with kExitUsage for anything it does not know, with kExitOk after printing the help, and with
+// kExitSkipped where a build for the CPU is asked for times.
+inline Options parseArguments(int argc, char** argv, const Program& program) {
+  Options options;
+  const auto refuse = [&](const string& why) { throw Stop{kExitUsage, why + "\n" + usage(program)}; };
+  for (int i = 1; i < argc; ++i) {
+    const string argument = argv[i];
+    if (argument == "--help") {
+      std::fputs(usage(program).c_str(), stdout);
+      flushOutput();
+      throw Stop{kExitOk, ""};
+    } else if (argument == "--check" || argument == "--profile") {
+      const Mode mode = argument == "--check" ? Mode::kCheck : Mode::kProfile;
+      if (options.mode != Mode::kTable && options.mode != mode)
+        refuse(argument + ": --check and --profile exclude each other");
+      options.mode = mode;
+    } else if (argument == "--json") {
+      options.json = true;
+    } else if (argument == "--device") {
+      if (++i == argc) refuse("--device: a device number is missing");
+      int length = 0;
+      if (std::sscanf(argv[i], "%6d%n", &options.device, &length) != 1 || argv[i][length] != '\0' || options.device < 0)
+        refuse(string("--device: '") + argv[i] + "' is not a device number (0, 1, ...)");
+    } else {
+      refuse("unknown argument '" + argument + "'");
+    }
   }
-  out[(blockIdx.y * kTile + y) * d + blockIdx.x * kTile + x] = sum;
+  if (options.json && options.mode == Mode::kProfile)
+    refuse("--json: --profile prints no rows, so there is nothing to write as JSON");
+  if (kForSanitizer && options.mode != Mode::kCheck)
+    throw Stop{
+        kExitUsage, string(program.name) + " is built for compute-sanitizer, with small sizes: run it with --check"};
+  if (kOnCpu && options.mode == Mode::kTable)
+    throw Stop{kExitSkipped,
+        string(program.name) + " is built for the CPU, which proves results and never speed: run it with --check"};
+  return options;
 }
+
+// Runs body(options) and turns what it throws into a message on stderr and the exit code. SIGPIPE is ignored, so that a
+// broken pipe is a failed write, and a closed stdout is refused, because the next file that anybody opens (the driver's
+// own) would get its number.
+template <class Body>
+int runLesson(int argc, char** argv, const Program& program, Body body) {
+#ifdef SIGPIPE
+  std::signal(SIGPIPE, SIG_IGN);
+#endif
+  int exitCode = kExitFailed;
+  string message;
+  try {
+    errno = 0;
+    if (std::ftell(stdout) < 0 && errno == EBADF) throw Stop{kExitFailed, "stdout is closed"};
+    exitCode = body(parseArguments(argc, argv, program));
+    flushOutput();
+  } catch (const Stop& stop) {
+    exitCode = stop.exitCode;
+    message = stop.message;
+  } catch (const std::exception& error) {
+    exitCode = kExitFailed;
+    message = error.what();
+  }
+  if (std::fflush(stdout) != 0) exitCode = kExitFailed;
+  if (!message.empty()) fprintf(stderr, "%s\n", message.c_str());
+  return exitCode == kExitOk && releaseFailed ? kExitFailed : exitCode;
+}
+
+// ---- The device
+
+// What a recorded run was built from; CMake and scripts/evidence.py define them.
+#ifndef CUDA_DAYS_REVISION
+#define CUDA_DAYS_REVISION "unknown"
+#endif
+#ifndef CUDA_DAYS_FLAGS
+#define CUDA_DAYS_FLAGS "unknown"
+#endif
+
+// What runs on a card is decided by the code that was loaded, not by the card: a build for sm_75 also embeds PTX for
+// compute_75, which the driver of a newer card translates, and what needs sm_80 or sm_90 was compiled out of it. All
+// three are compute capabilities as 10 * major + minor.
+struct LoadedCode {
+  int card = 0;
+  int ptx = 0;  // the virtual architecture that the source was compiled for (cudaFuncAttributes::ptxVersion)
+  int binary = 0;  // the machine code that runs (cudaFuncAttributes::binaryVersion)
+
+  bool translated() const { return binary != ptx; }
+  // The newest compute capability whose features a kernel of this program may use here.
+  int features() const { return std::min({card, ptx, binary}); }
+  bool offers(int capability) const { return features() >= capability; }
+};
+
+// The GPU that was opened, and the code that was loaded for it.
+struct Device {
+  cudaDeviceProp properties;
+  int driver = 0, runtime = 0;  // CUDA versions: supported, built with
+  double maxClockMhz = 0;  // the highest clock of the SMs, which no measured rate may exceed
+  LoadedCode code;
+};
+
+constexpr int kOldestCard = 75;  // Turing: the T4, for which the lessons are written
+
+// The name that -arch takes. On Hopper the tensor cores reach their peak with the instructions of sm_90a alone.
+inline string archFlag(int capability) { return "sm_" + to_string(capability) + (capability == 90 ? "a" : ""); }
+
+// CUDA counts 12040 for 12.4.
+inline string cudaVersionText(int version) { return to_string(version / 1000) + "." + to_string(version % 1000 / 10); }
+
+// nvcc lists in it what it compiled the file for: 750,900 or the like.
+#ifndef __CUDA_ARCH_LIST__
+#define __CUDA_ARCH_LIST__ 0
+#endif
+
+// Opens GPU `index`, or throws Stop with what is wrong and the way out. `kernel` is any kernel of the program: whether
+// the driver finds code for it tells whether the build fits the GPU, and its attributes tell which code was loaded.
+template <class Kernel>
+Device openDevice(int index, Kernel* kernel) {
+  Device device;
+  cudaDeviceProp& gpu = device.properties;
+  CUDA_CHECK(cudaRuntimeGetVersion(&device.runtime));
+  CUDA_CHECK(cudaDriverGetVersion(&device.driver));
+  if (device.driver == 0)
+    throw Stop{kExitSkipped,
+        "no NVIDIA driver is visible (WSL: update the Windows driver; Docker: --gpus all). "
+        "Without a GPU the CPU build proves the same kernels: scripts/lessons run"};
+  int count = 0;
+  const cudaError_t found = cudaGetDeviceCount(&count);
+  const string driver = cudaVersionText(device.driver);
+  if (found == cudaErrorInsufficientDriver)
+    throw Stop{kExitFailed,
+        "the driver supports CUDA " + driver + ", this program was built with toolkit " +
+            cudaVersionText(device.runtime) + ": update the driver, or build with toolkit " + driver + " or older"};
+  if (found == cudaErrorNoDevice || (found == cudaSuccess && count == 0))
+    throw Stop{kExitSkipped, "an NVIDIA driver is here but it shows no GPU (is CUDA_VISIBLE_DEVICES set?)"};
+  CUDA_CHECK(found);
+  if (index >= count)
+    throw Stop{kExitUsage,
+        "--device " + to_string(index) + " is out of range: valid is " +
+            (count == 1 ? "0" : "0 to " + to_string(count - 1))};
+  CUDA_CHECK(cudaSetDevice(index));
+  CUDA_CHECK(cudaGetDeviceProperties(&gpu, index));
+  const int card = 10 * gpu.major + gpu.minor;
+  const string here = "GPU " + to_string(index) + " (" + gpu.name + ") is sm_" + to_string(card);
+  if (card < kOldestCard)
+    throw Stop{kExitSkipped,
+        here + ", and the days start at sm_" + to_string(kOldestCard) +
+            " (Turing): choose another GPU with --device, or run the checks without one: scripts/lessons run"};
+
+  cudaFuncAttributes attributes;
+  const cudaError_t fits = cudaFuncGetAttributes(&attributes, kernel);
+  if (fits == cudaErrorNoKernelImageForDevice || fits == cudaErrorInvalidDeviceFunction ||
+      fits == cudaErrorUnsupportedPtxVersion) {
+    string held;
+    for (const int arch : {__CUDA_ARCH_LIST__}) held += (held.empty() ? "sm_" : ", sm_") + to_string(arch / 10);
+    const string wanted = archFlag(card);
+    throw Stop{kExitFailed,
+        here + ", and the program holds " + held + ": build with -arch=" + wanted +
+            " (CMake: -DCMAKE_CUDA_ARCHITECTURES=" + wanted.substr(3) + ")"};
+  }
+  CUDA_CHECK(fits);
+  device.code = {card, attributes.ptxVersion, attributes.binaryVersion};
+  int kilohertz = 0;
+  CUDA_CHECK(cudaDeviceGetAttribute(&kilohertz, cudaDevAttrClockRate, index));
+  device.maxClockMhz = kilohertz * 1e-3;
+  return device;
+}
+
+// Throws Stop (77) where so many bytes are not free, before anything is allocated.
+inline void requireDeviceMemory(size_t bytes) {
+  size_t free = 0;
+  size_t total = 0;
+  CUDA_CHECK(cudaMemGetInfo(&free, &total));
+  if (bytes > free)
+    throw Stop{kExitSkipped,
+        "not enough device memory: " + to_string(bytes >> 20) + " MiB needed, " + to_string(free >> 20) + " MiB free"};
+}
+
+// The UUID as nvidia-smi prints it. Two cards of one host are told apart by it, and by their place on the PCI bus.
+inline string uuidText(const cudaDeviceProp& gpu) {
+  char uuid[48] = "GPU-";
+  for (int i = 0, at = 4; i < 16; ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) uuid[at++] = '-';
+    at += snprintf(uuid + at, sizeof uuid - at, "%02x", gpu.uuid.bytes[i] & 0xFF);
+  }
+  return uuid;
+}
+
+// Domain, bus, device and function, as nvidia-smi prints them.
+inline string pciText(const cudaDeviceProp& gpu) {
+  char pci[24];
+  snprintf(pci, sizeof pci, "%04x:%02x:%02x.0", gpu.pciDomainID, gpu.pciBusID, gpu.pciDeviceID);
+  return pci;
+}
+
+// The lines above every table: what ran it.
+inline void printBanner(const Device& device) {
+  const cudaDeviceProp& gpu = device.properties;
+  printf("%s%s (compute capability %d.%d), %d SMs, %.1f MiB L2\n", kOnCpu ? "" : "GPU: ", gpu.name, gpu.major,
+      gpu.minor, gpu.multiProcessorCount, gpu.l2CacheSize / 1048576.0);
+  if (!kOnCpu) printf("%s, PCI %s\n", uuidText(gpu).c_str(), pciText(gpu).c_str());
+  const LoadedCode& code = device.code;
+  printf("CUDA driver %s, runtime %s, code for sm_%d", cudaVersionText(device.driver).c_str(),
+      cudaVersionText(device.runtime).c_str(), code.binary);
+  if (code.translated())
+    printf(
+        ", translated from compute_%d by the driver\nBuilt with -arch=%s, the program has all that this card offers.",
+        code.ptx, archFlag(code.card).c_str());
+  printf("\n\n");
+}
+
+// ---- Memory
+
+// Copies between host and device on the stream that runs the kernels, and waits. A plain cudaMemcpy from pageable
+// memory may return before the copy has ended, and a non-blocking stream does not wait for it.
+inline void copyAndWait(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
+  CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, kind, stream));
+  CUDA_CHECK(cudaStreamSynchronize(stream));
+}
+inline void upload(void* device, const void* host, size_t bytes, cudaStream_t stream) {
+  copyAndWait(device, host, bytes, cudaMemcpyHostToDevice, stream);
+}
+inline void download(void* host, const void* device, size_t bytes, cudaStream_t stream) {
+  copyAndWait(host, device, bytes, cudaMemcpyDeviceToHost, stream);
+}
+
+// Red zones: every buffer lies between two stretches of memory that no kernel may write. `reportCheck` compares them
+// after each check, so a write past the end fails on a GPU too, where the neighbour's memory would take it silently.
+// Every word is a NaN as float and as double, so that what is read there shows in the result; and each buffer's words
+// differ, so that a copy which runs too far is seen as well. The CPU build needs none: its backend stops at the exact
+// end of an allocation. compute-sanitizer does so too, for reads as well, so a build for it has none either.
+#ifndef CUDA_DAYS_RED_ZONE
+#define CUDA_DAYS_RED_ZONE (kOnCpu || kForSanitizer ? 0 : 4096)
+#endif
+constexpr size_t kRedZone = CUDA_DAYS_RED_ZONE;  // bytes on each side
+static_assert(kRedZone % 256 == 0, "a buffer keeps the alignment of cudaMalloc");
+
+// The buffers that have zones, by their start, and the bytes of each.
+inline std::map<char*, size_t> guardedBuffers;
+
+// The words that a zone must hold. They follow from its address.
+inline vector<uint32_t> redZoneWords(const char* zone) {
+  vector<uint32_t> words(kRedZone / sizeof(uint32_t));
+  const uint32_t first = uint32_t(uintptr_t(zone)) * 2654435761u >> 12;
+  for (size_t i = 0; i < words.size(); ++i) words[i] = 0xFFF00000u | ((first + uint32_t(i)) & 0xFFFFFu);
+  return words;
+}
+
+// Device memory between two zones. Throws Stop where there is none.
+inline char* allocateGuarded(size_t bytes) {
+  char* base = nullptr;
+  CUDA_CHECK(cudaMalloc(&base, bytes + 2 * kRedZone));
+  char* const start = base + kRedZone;
+  try {
+    for (char* zone : {base, start + bytes})
+      if (kRedZone > 0) upload(zone, redZoneWords(zone).data(), kRedZone, nullptr);
+  } catch (...) {
+    cudaFree(base);
+    throw;
+  }
+  guardedBuffers[start] = bytes;
+  return start;
+}
+
+// Gives memory of allocateGuarded back; a null pointer is none.
+inline void freeGuarded(char* start) {
+  if (start == nullptr) return;
+  guardedBuffers.erase(start);
+  release(cudaFree(start - kRedZone), "cudaFree");
+}
+
+// Says which buffer was written outside of, and restores its zone; an empty text if none was.
+inline string redZoneDamage() {
+  string damage;
+  for (const auto& [start, bytes] : guardedBuffers) {
+    for (char* zone : {start - kRedZone, start + bytes}) {
+      const vector<uint32_t> want = redZoneWords(zone);
+      vector<uint32_t> got(want.size());
+      if (kRedZone > 0) download(got.data(), zone, kRedZone, nullptr);
+      if (got == want) continue;
+      upload(zone, want.data(), kRedZone, nullptr);
+      const size_t at = sizeof(uint32_t) * (std::mismatch(got.begin(), got.end(), want.begin()).first - got.begin());
+      damage = "wrote " +
+          (zone < start ? to_string(kRedZone - at) + " bytes before the start"
+                        : to_string(at) + " bytes past the end") +
+          " of a buffer of " + to_string(bytes) + " bytes";
+    }
+  }
+  return damage;
+}
+
+// Device memory of `count` elements, freed with its owner. It stands for its pointer in a launch.
+template <class T>
+class DeviceBuffer {
+ public:
+  explicit DeviceBuffer(size_t count)
+      : data_(reinterpret_cast<T*>(allocateGuarded(count * sizeof(T)))), count_(count) {}
+  ~DeviceBuffer() { freeGuarded(reinterpret_cast<char*>(data_)); }
+  DeviceBuffer(DeviceBuffer&& other) noexcept : data_(std::exchange(other.data_, nullptr)), count_(other.count_) {}
+  operator T*() const { return data_; }
+  size_t count() const { return count_; }
+  size_t bytes() const { return count_ * sizeof(T); }
+
+ private:
+  T* data_ = nullptr;
+  size_t count_;
+};
+
+// A stream that does not wait for the default one; it ends with its owner.
+class Stream {
+ public:
+  Stream() { CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
+  ~Stream() { release(cudaStreamDestroy(stream_), "cudaStreamDestroy"); }
+  Stream(const Stream&) = delete;
+  operator cudaStream_t() const { return stream_; }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+// A point in a stream, with its time; it ends with its owner.
+class Event {
+ public:
+  Event() { CUDA_CHECK(cudaEventCreate(&event_)); }
+  ~Event() { release(cudaEventDestroy(event_), "cudaEventDestroy"); }
+  Event(const Event&) = delete;
+  operator cudaEvent_t() const { return event_; }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+// Page-locked host memory: copies to and from the device run at the full speed of the bus.
+template <class T>
+class PinnedBuffer {
+ public:
+  explicit PinnedBuffer(size_t count) : count_(count) { CUDA_CHECK(cudaMallocHost(&data_, count * sizeof(T))); }
+  ~PinnedBuffer() { release(cudaFreeHost(data_), "cudaFreeHost"); }
+  PinnedBuffer(const PinnedBuffer&) = delete;
+  operator T*() const { return data_; }
+  size_t count() const { return count_; }
+
+ private:
+  T* data_ = nullptr;
+  size_t count_;
+};
+
+// Fills memory with 0xFF bytes, a NaN in every float: an element that a kernel forgets to write cannot pass for a
+// result.
+inline void poison(void* data, size_t bytes, cudaStream_t stream) {
+  CUDA_CHECK(cudaMemsetAsync(data, 0xFF, bytes, stream));
+}
+
+// ---- Checking
+
+// What a comparison found.
+struct Verdict {
+  size_t checked = 0, wrong = 0;
+  double worst = 0;  // accepted error, as a fraction of what is allowed
+  string message;
+};
+
+// Compares got[row * columns + column] with want(row, column), a double, for all elements:
+// |got - want| <= absolute + relative * |want|. The test is written so that a NaN fails (a difference is never 0 for a
+// NaN or an infinity: inf - inf is a NaN), and a reference that is not finite fails too, since it would allow anything.
+template <class T, class Want>
+Verdict compare(const T* got, size_t rows, size_t columns, double relative, double absolute, Want want) {
+  Verdict verdict;
+  verdict.checked = rows * columns;
+  for (size_t row = 0; row < rows; ++row) {
+    for (size_t column = 0; column < columns; ++column) {
+      const size_t index = row * columns + column;
+      const double expected = want(row, column);
+      const double difference = got[index] - expected;
+      if (difference == 0) continue;
+      const double error = std::fabs(difference);
+      const double allowed = absolute + relative * std::fabs(expected);
+      if (!(error <= allowed) || !std::isfinite(expected)) {
+        if (verdict.wrong++ == 0) {
+          char text[200];
+          snprintf(text, sizeof text, "first wrong element %zu (row %zu, column %zu): got %.9g, want %.9g", index, row,
+              column, double(got[index]), expected);
+          verdict.message = text;
+        }
+      } else {
+        verdict.worst = std::max(verdict.worst, error / allowed);
+      }
+    }
+  }
+  return verdict;
+}
+
+// Waits for what was launched last: an error of the launch, or of the kernel while it runs, names the kernel.
+inline void finish(const char* symbol, cudaStream_t stream) {
+  const string call = string("kernel ") + symbol;
+  checkCuda(cudaGetLastError(), call.c_str(), __FILE__, __LINE__);
+  checkCuda(cudaStreamSynchronize(stream), call.c_str(), __FILE__, __LINE__);
+}
+
+// ---- Timing
+
+// Puts one launch into a stream. What is checked, timed and profiled is the same function.
+using Launch = std::function<void(cudaStream_t)>;
+
+// Times in milliseconds. Events resolve about half a microsecond, so a sample is a batch of launches.
+struct Timing {
+  double ms = 0, msMin = 0, msMax = 0;  // of one launch; ms is the median
+  int samples = 0, batch = 0;  // batch: launches per sample
+
+  double spreadPercent() const { return 100 * (msMax - msMin) / ms; }
+};
+
+// A sample takes a millisecond or more. Before the first, launches go on in windows of 5 ms until two of them agree
+// within 1 %, or for a second: an idle card takes several to raise its clock. The number of samples is odd, so that the
+// median is one of them.
+constexpr double kSampleMs = 1, kWarmupWindowMs = 5, kWarmupLimitMs = 1000, kWarmupAgreement = 0.01;
+constexpr int kSamples = 21;
+
+// Times `count` launches back to back with events; returns milliseconds for one of them.
+inline double timeBatch(cudaStream_t stream, const Event& begin, const Event& end, const Launch& launch, int count) {
+  CUDA_CHECK(cudaEventRecord(begin, stream));
+  for (int i = 0; i < count; ++i) launch(stream);
+  CUDA_CHECK(cudaEventRecord(end, stream));
+  CUDA_CHECK(cudaEventSynchronize(end));
+  float ms = 0;
+  CUDA_CHECK(cudaEventElapsedTime(&ms, begin, end));
+  if (!std::isfinite(ms) || !(ms > 0))
+    throw Stop{kExitFailed, "timing: " + to_string(count) + " launches took " + to_string(ms) + " ms, which cannot be"};
+  return double(ms) / count;
+}
+
+// Launches until two successive windows agree; returns the milliseconds of one launch in the last.
+inline double warmUp(cudaStream_t stream, const Event& begin, const Event& end, const Launch& launch) {
+  double previous = timeBatch(stream, begin, end, launch, 1);
+  for (double spent = previous; spent < kWarmupLimitMs;) {
+    const int count = std::max(1, int(std::ceil(kWarmupWindowMs / previous)));
+    const double now = timeBatch(stream, begin, end, launch, count);
+    spent += now * count;
+    if (std::fabs(now - previous) <= kWarmupAgreement * previous) return now;
+    previous = now;
+  }
+  return previous;
+}
+
+// Times several launches against each other: each is warmed up, then they are sampled in turn (A B C A B C ...), so
+// that clock drift meets all of them alike. Returns one Timing each, in order. A launch of a graph may stand for `each`
+// launches of what is timed.
+inline vector<Timing> measureInTurn(
+    cudaStream_t stream, const vector<Launch>& launches, int samples = kSamples, int each = 1) {
+  const Event begin;
+  const Event end;
+  vector<int> batches;
+  vector<vector<double>> times(launches.size());
+  for (const Launch& launch : launches)
+    batches.push_back(std::max(1, int(std::ceil(kSampleMs / warmUp(stream, begin, end, launch)))));
+  for (int sample = 0; sample < samples; ++sample)
+    for (size_t i = 0; i < launches.size(); ++i)
+      times[i].push_back(timeBatch(stream, begin, end, launches[i], batches[i]) / each);
+  vector<Timing> timings;
+  for (size_t i = 0; i < launches.size(); ++i) {
+    std::sort(times[i].begin(), times[i].end());
+    timings.push_back({times[i][samples / 2], times[i].front(), times[i].back(), samples, batches[i] * each});
+  }
+  return timings;
+}
+
+// Times one launch alone.
+inline Timing measure(cudaStream_t stream, const Launch& launch) { return measureInTurn(stream, {launch}).front(); }
+
+// ---- Records
+
+// One JSON object on one line, its keys in the order they are added (scripts/schema/row.schema.json has them all). "%g"
+// prints a point whatever the user's locale, since no day calls setlocale.
+class JsonLine {
+ public:
+  explicit JsonLine(const char* record) { text("record", record); }
+  JsonLine(const char* record, int day, const string& variant, const char* symbol) : JsonLine(record) {
+    integer("day", day).text("variant", variant).text("symbol", symbol);
+  }
+
+  JsonLine& text(const char* key, const string& value) {
+    string quoted = "\"";
+    for (const unsigned char c : value) {
+      if (c == '"' || c == '\\') quoted += '\\';
+      char control[8] = {char(c)};
+      if (c < 0x20) snprintf(control, sizeof control, "\\u%04x", c);
+      quoted += control;
+    }
+    return raw(key, quoted + "\"");
+  }
+  JsonLine& integer(const char* key, long long value) { return raw(key, to_string(value)); }
+  JsonLine& boolean(const char* key, bool value) { return raw(key, value ? "true" : "false"); }
+  JsonLine& number(const char* key, double value) {
+    if (!std::isfinite(value)) throw Stop{kExitFailed, string("JSON: '") + key + "' is not a finite number"};
+    char digits[32];
+    snprintf(digits, sizeof digits, "%.9g", value);
+    return raw(key, digits);
+  }
+  JsonLine& timing(const Timing& timing) {
+    number("ms", timing.ms).number("ms_min", timing.msMin).number("ms_max", timing.msMax);
+    return integer("samples", timing.samples).integer("batch", timing.batch);
+  }
+  JsonLine& metric(const char* name, double value, const char* unit) {
+    return text("metric", name).number("value", value).text("unit", unit);
+  }
+
+  string str() const { return "{" + body_ + "}"; }
+  void print() const {
+    printf("%s\n", str().c_str());
+    flushOutput();
+  }
+
+ private:
+  JsonLine& raw(const char* key, const string& value) {
+    if (!body_.empty()) body_ += ',';
+    body_ += string("\"") + key + "\":" + value;
+    return *this;
+  }
+
+  string body_;
+};
+
+// Says what a comparison found, as the mode asks for it, and returns how many checks failed, 0 or 1. Every buffer's red
+// zones are looked at first.
+inline int reportCheck(
+    int day, const string& variant, const char* symbol, const string& size, Verdict verdict, Mode mode, bool json) {
+  const string damage = redZoneDamage();
+  if (!damage.empty()) {
+    verdict.message += (verdict.wrong > 0 ? "; " : "") + damage;
+    ++verdict.wrong;
+  }
+  const bool ok = verdict.wrong == 0;
+  if (!ok)
+    fprintf(stderr, "FAILED %s (%s, %s): %zu of %zu wrong, %s\n", symbol, variant.c_str(), size.c_str(), verdict.wrong,
+        verdict.checked, verdict.message.c_str());
+  if (json) {
+    JsonLine line("check", day, variant, symbol);
+    line.text("size", size)
+        .boolean("ok", ok)
+        .integer("checked", verdict.checked)
+        .integer("wrong", verdict.wrong)
+        .number("worst", verdict.worst);
+    if (!ok) line.text("message", verdict.message);
+    line.print();
+  } else if (mode == Mode::kCheck) {
+    printf("%-26s %-24s %-28s %9zu values, worst error %5.1f %% of allowed  %s\n", symbol, variant.c_str(),
+        size.c_str(), verdict.checked, 100 * verdict.worst, ok ? "ok" : "FAILED");
+    flushOutput();
+  }
+  return !ok;
+}
+
+// Stops where a rate is above what the hardware can do at all: then the time is wrong, or the count of work is.
+inline void requirePossible(const string& what, double rate, double bound, const char* unit) {
+  constexpr double kMargin = 1.02;  // of the clock's reading
+  if (rate <= kMargin * bound) return;
+  char text[160];
+  snprintf(text, sizeof text, " reads %.1f %s, and this card cannot exceed %.1f: the time or the count is wrong", rate,
+      unit, bound);
+  throw Stop{kExitFailed, what + text};
+}
+
+// The record that a run starts with: what ran, on what, built from what.
+inline void printRunRecord(const Program& program, const Device& device) {
+  const cudaDeviceProp& gpu = device.properties;
+  char utc[24] = "";
+  const std::time_t now = std::time(nullptr);
+  std::strftime(utc, sizeof utc, "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&now));
+  JsonLine line("run");
+  line.integer("schema", 1).integer("day", program.day).text("program", program.name);
+  line.text("device", gpu.name).text("cc", to_string(gpu.major) + "." + to_string(gpu.minor));
+  line.integer("sms", gpu.multiProcessorCount).integer("l2_bytes", gpu.l2CacheSize);
+  line.text("driver", cudaVersionText(device.driver)).text("runtime", cudaVersionText(device.runtime));
+  line.text("arch", "sm_" + to_string(device.code.binary)).text("ptx", "compute_" + to_string(device.code.ptx));
+  line.text("backend", kOnCpu ? "cpu" : "cuda").number("max_clock_mhz", device.maxClockMhz);
+  line.text("uuid", uuidText(gpu)).text("pci", pciText(gpu));
+  line.text("revision", CUDA_DAYS_REVISION).text("flags", CUDA_DAYS_FLAGS);
+  line.text("utc", utc).print();
+}
+// end common: harness
+
+constexpr Program kProgram = {
+    30, "roofline", "Day 30: what this GPU reaches at every level of memory, in every arithmetic."};
 
 // ---- Proof: every row at every element, at a ragged size by the CPU and at the timed size on the device
 
@@ -1312,7 +1386,10 @@ __global__ void matmulTiled(const float* a, const float* b, float* out, int d) {
 // fraction of a millisecond. Nothing is left out. Sums and registers, a few megabytes, the CPU compares at all sizes.
 
 constexpr int kShift = 12345;
+
 constexpr int kChunks = 1024;  // parts of an output, each with its count of wrong elements
+
+constexpr double kAllowed = 1e-4;  // of a product's element: one wrong term is larger
 
 // counts[kChunks] is the number of elements that were looked at. A NaN or an infinity is never within what is allowed.
 template <class T, class Want>
@@ -1414,6 +1491,13 @@ class SumBefore {
 };
 
 // ---- A problem
+
+// Four times the L2 or more, so that streams come from DRAM; and four times that, where a launch's ends do not count.
+constexpr size_t kStreamBytes = size_t(256) << 20;
+constexpr int kTimes = 4;
+
+constexpr int kLength = 128;  // of the loops, for milliseconds
+constexpr double kLaunchClocks = 1 << 23;  // where lanes are few the loops are shorter: 4 ms a launch are enough
 
 struct Sizes {
   int words, large;  // floats of a stream, and of a large one
@@ -1526,6 +1610,32 @@ Sizes timedSizes(const cudaDeviceProp& gpu, Mode mode) {
 }
 
 // ---- The tables: ceilings with the shapes that compete for them, and what stands under
+
+constexpr int kSearchSamples = 5;  // for rows that are a search or a curve: what counts there is how they compare
+constexpr int kSweepSizes = 72;  // before those that round to the same go
+constexpr int kClockReadings = 5;
+
+// What an SM of a card does per clock (CUDA C++ Programming Guide, throughput of native arithmetic instructions), to
+// hold the measured against: multiply-adds of each type, bytes of L1 or shared memory, dense FP16 tensor FLOP (0 where
+// cards of the generation differ).
+struct PerClock {
+  int card, fp32, fp64, fp16, bf16, int32, bytes, tensor;
+};
+constexpr PerClock kPerClock[] = {
+    {75, 64, 2, 128, 0, 64, 64, 1024},
+    {80, 64, 32, 256, 128, 64, 128, 2048},
+    {86, 128, 2, 128, 128, 64, 128, 0},
+    {90, 128, 64, 256, 256, 64, 128, 4096},
+    {100, 128, 64, 256, 256, 64, 128, 0},
+    {120, 128, 2, 128, 128, 64, 128, 0},
+};
+
+PerClock perClockOf(int card) {
+  PerClock per = kPerClock[0];
+  for (const PerClock& row : kPerClock)
+    if (row.card <= card) per = row;
+  return per;
+}
 
 string text(const char* format, double number) {
   char digits[80];

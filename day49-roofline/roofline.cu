@@ -2,69 +2,64 @@
 //
 // Day 49: the roofline with measured bytes.
 //
-// Two ceilings of this GPU, measured by kernels that do nothing else (how fast DRAM copies, how
-// fast the FP32 units multiply and add), and ten kernels from earlier days under them. Each
-// kernel's bytes are COMPULSORY ones: what the algorithm asks global memory for. Divided by time
-// they give a rate that the memory never moved wherever a cache served a re-read, so some rows
-// read far above 100 % of the copy ceiling. That flaw is the lesson. This program shows it;
-// the profiler's counters (README.md) repair it. Ten kernels more do nothing but load, each in
-// another pattern: what one instruction costs.
+// Where do ten kernels stand under the two ceilings of this GPU, and which count of bytes puts them there? The bytes
+// that a kernel requests from global memory, divided by its time, are a rate that DRAM never moved wherever a cache
+// served a re-read: some rows read far above 100 % of the copy ceiling. That flaw is the lesson. The program shows it,
+// and reads no counter; those of the profiler, which repair it, are in README.md.
 //
 //   build: nvcc -std=c++17 -O3 -arch=sm_75 -lineinfo -o roofline roofline.cu
 //   run:   ./roofline            (--help lists the rest)
+//
+// The kernels in the order of this file, and what each shows:
+//   copyCoalesced, copyVector    the copy ceiling: how many bytes must be in flight
+//   vectorAdd                    three streams, each byte used once: the sloped roof as it should be
+//   vectorAddPermuted            one float used of each 32-byte sector
+//   transposeNaive               reads along rows, writes down columns
+//   transposeTiled               both along rows, turned in shared memory without a bank conflict
+//   matmulNaive                  requests 341 times what there is to move: above 100 %
+//   matmulTiled                  a sixteenth of those requests
+//   reduceSequentialAddressing   a tree of sums in shared memory: barriers bind, not bytes
+//   heatStepGlobal               five loads a cell, of which caches serve four: above 100 %
+//   heatStepTiled                fewer bytes requested, and yet slower than the caches
+//   polynomialHorner             513 FLOP for 8 bytes: the one kernel right of the ridge
+//   fmaPeak                      the FMA ceiling, with the SM clock that it ran at
+//   globalStride0, 1, 8, globalRandom    what one load of a warp costs in L1, by pattern
+//   sharedStride1, 2, 4 ... 32   and in shared memory, by bank conflict
 
-// common: includes
+// common: device
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <csignal>
-#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
-#include <exception>
-#include <functional>
-#include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
 using std::string, std::to_string, std::vector;
-// end common: includes
 
-// The blocks between `// common:` markers are the same in every day (common/lesson.cuh). The
-// lesson goes on at "Sizes and knobs".
+// The blocks between `// common:` lines are the same in every day: scripts/sync_common.py copies common/lesson.cuh.
 
-// common: lesson
-constexpr int kExitOk = 0;
-constexpr int kExitFailed = 1;  // a check, a CUDA call or writing the output failed
-constexpr int kExitUsage = 2;  // a bad argument
-constexpr int kExitSkipped = 77;  // no usable GPU: a skip for CTest and Automake
-
-struct Stop {
-  int exitCode;
-  string message;
+// What one SM counted while something ran. Cycles over nanoseconds give its clock, which a card changes with its load
+// and its temperature: a share of the arithmetic peak means something only at the clock that was there. The CPU build
+// has no such clock, and times nothing.
+struct ClockSpan {
+  long long cycles, nanoseconds;
+  double megahertz() const { return 1e3 * double(cycles) / nanoseconds; }
 };
 
-inline void checkCuda(cudaError_t status, const char* call, const char* file, int line) {
-  if (status == cudaSuccess) return;
-  throw Stop{kExitFailed,
-      string(file) + ":" + to_string(line) + ": " + call + " failed: " + cudaGetErrorName(status) + ": " +
-          cudaGetErrorString(status)};
-}
-#define CUDA_CHECK(call) checkCuda((call), #call, __FILE__, __LINE__)
-
-inline bool releaseFailed = false;
-inline void release(cudaError_t status, const char* call) {
-  if (status == cudaSuccess || std::uncaught_exceptions() > 0) return;
-  fprintf(stderr, "%s failed: %s: %s\n", call, cudaGetErrorName(status), cudaGetErrorString(status));
-  releaseFailed = true;
+__device__ inline ClockSpan readClock() {
+  ClockSpan now = {0, 0};
+#ifdef __CUDA_ARCH__
+  now.cycles = clock64();
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now.nanoseconds));
+#endif
+  return now;
 }
 
+// The CPU build (common/cpu) compiles the same files; its header defines CUDA_DAYS_CPU.
 #ifdef CUDA_DAYS_CPU
 constexpr bool kOnCpu = true;
 #else
@@ -79,20 +74,475 @@ constexpr bool kForSanitizer = true;
 constexpr bool kForSanitizer = false;
 #endif
 
+// How many blocks of b cover a.
+constexpr int ceilDivide(int a, int b) { return (a + b - 1) / b; }
+// end common: device
+
+// ---- The copy ceiling (day 30)
+
+constexpr int kBlock = 256;  // 4 blocks fill an SM of a T4 (1024 threads), 8 one of an H200
+
+// One thread copies one float. A warp reads 128 adjacent bytes and writes 128: four full sectors each way, nothing
+// wasted. Yet every thread has only 4 bytes in flight, and on a card whose memory is fast for its number of threads
+// that is too little to cover the latency: 63 % of the best copy on an H200 (profile/h200/day49.txt, as all figures
+// below).
+__global__ void copyCoalesced(const float* in, float* out, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) out[i] = in[i];
+}
+
+// snippet: copy
+// The same copy with the three knobs that decide how many bytes are in flight: the width of an access (Vector), the
+// loads a thread issues before its first store (kLoads), and the number of blocks (as many as there are tiles, or fewer
+// that walk on). A block owns a tile of kLoads stretches of blockDim.x vectors, so every access of a warp stays
+// coalesced. One float4 a thread is the fastest on an H200, and the ceiling; four floats a thread reach 99 % of it:
+// what counts is the 16 bytes that a thread has in flight.
+template <class Vector, int kLoads>
+__global__ void copyVector(const Vector* in, Vector* out, int count) {
+  const int tile = kLoads * blockDim.x;
+  for (int first = blockIdx.x * tile; first < count; first += gridDim.x * tile) {
+    Vector held[kLoads];
+#pragma unroll
+    for (int k = 0; k < kLoads; ++k) {
+      const int i = first + k * blockDim.x + threadIdx.x;
+      if (i < count) held[k] = in[i];
+    }
+#pragma unroll
+    for (int k = 0; k < kLoads; ++k) {
+      const int i = first + k * blockDim.x + threadIdx.x;
+      if (i < count) out[i] = held[k];
+    }
+  }
+}
+// end snippet: copy
+
+// What the copies and transposes move: distinct for 16,777,213 elements (the largest prime below
+// 2^24, where float stops holding every integer), so no shift of a row or a tile maps it to itself.
+float inputIndex(unsigned i) { return float(i % 16777213); }
+
+// ---- Streams: every byte used once, or an eighth of every sector
+
+// Day 5. One thread, one element; three coalesced streams. Nothing is read twice, so requested bytes are moved bytes,
+// and it should run at the copy ceiling. Measured: 81 % of it; as in copyCoalesced, a thread has few bytes in flight.
+__global__ void vectorAdd(const float* a, const float* b, float* out, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) out[i] = a[i] + b[i];
+}
+
+constexpr int kStride = 32;  // floats: 128 bytes, so no two lanes of a warp share a sector
+
+// Day 11. The same sums in another order: neighbouring lanes work kStride floats apart, so each lane touches a 32-byte
+// sector of its own and uses 4 bytes of it: an eighth of the ceiling at best, 12.5 %. Measured: 4.6 %. blockIdx.y picks
+// the offset within a stride, which makes the walk a permutation: every index exactly once. (The tempting `(i *
+// kStride) % n` visits n / kStride indices kStride times when n is a power of two.)
+__global__ void vectorAddPermuted(const float* a, const float* b, float* out, int n) {
+  const int column = blockIdx.x * blockDim.x + threadIdx.x;
+  const int i = column * kStride + blockIdx.y;
+  if (i < n) out[i] = a[i] + b[i];
+}
+
+// Small integers keep every sum exact in float. Their periods divide neither the row lengths nor
+// the tiles, so an element fetched from the wrong row or column has another value.
+float inputA(unsigned i) { return float(i % 7 + 1); }  // 1 ... 7
+float inputB(unsigned i) { return float(int(i % 5) - 2); }  // -2 ... 2
+
+// ---- Transposes
+
+constexpr int kTransposeTile = 32;  // one warp reads one row of the tile
+constexpr int kTransposePitch = kTransposeTile + 1;  // padded: a column then falls in 32 banks
+
+static_assert(kTransposeTile * kTransposeTile <= 1024, "a transpose block has a thread per element");
+
+// Day 12. Reads along a row, writes down a column: each lane's store opens a sector of its own, so that one float moves
+// as 4 bytes in and 32 out, 22 % of the ceiling at best. Measured: 13 %.
+__global__ void transposeNaive(const float* in, float* out, int side) {
+  const int column = blockIdx.x * kTransposeTile + threadIdx.x;
+  const int row = blockIdx.y * kTransposeTile + threadIdx.y;
+  if (row < side && column < side) out[size_t(column) * side + row] = in[size_t(row) * side + column];
+}
+
+// Day 13. The tile turns in shared memory, so reads and writes both run along rows. A warp reads a column of the tile:
+// with a pitch of 32 all lanes would meet in one bank, with 33 none do. It moves what a copy moves, and should reach
+// its rate. Measured: 43 % of it, 3.3 times the naive one.
+__global__ void transposeTiled(const float* in, float* out, int side) {
+  __shared__ float tile[kTransposeTile][kTransposePitch];
+  int column = blockIdx.x * kTransposeTile + threadIdx.x;
+  int row = blockIdx.y * kTransposeTile + threadIdx.y;
+  if (row < side && column < side) tile[threadIdx.y][threadIdx.x] = in[size_t(row) * side + column];
+  __syncthreads();
+  column = blockIdx.y * kTransposeTile + threadIdx.x;
+  row = blockIdx.x * kTransposeTile + threadIdx.y;
+  if (row < side && column < side) out[size_t(row) * side + column] = tile[threadIdx.x][threadIdx.y];
+}
+
+// ---- Matrix products
+
+// The matmul and the stencil stay small on purpose: their inputs fit in the L2 of every card from
+// a T4 on, so their re-reads are served by a cache, and the compulsory count does not know it.
+constexpr int kMatmul = 512;
+constexpr int kMatmulTile = 16;
+
+static_assert(kMatmul % kMatmulTile == 0, "the matmul's byte model counts whole tiles");
+
+// Day 16. One thread, one element of C = A B, both operands from global memory at every step: a warp reads 32 adjacent
+// floats of B and two addresses of A (its 16 x 16 block spans two rows). Each element of A and B is requested 512
+// times: 1,075 MB, where each byte once is 3.15 MB. At the copy ceiling the requests would take 0.26 ms. Measured:
+// 0.059 ms, 437 % of the ceiling, because caches serve nearly all of them.
+__global__ void matmulNaive(const float* a, const float* b, float* c, int d) {
+  const int column = blockIdx.x * kMatmulTile + threadIdx.x;
+  const int row = blockIdx.y * kMatmulTile + threadIdx.y;
+  if (row >= d || column >= d) return;
+  float sum = 0;
+  for (int k = 0; k < d; ++k) sum += a[row * d + k] * b[k * d + column];
+  c[row * d + column] = sum;
+}
+
+// Day 16. Each element of a 16 x 16 tile is loaded once and read 16 times from shared memory, so global memory is asked
+// for a sixteenth. Cells outside the matrix are zero. By its requested bytes it should be 16 times as fast; those bytes
+// did not bind, so it is 1.5 times as fast.
+__global__ void matmulTiled(const float* a, const float* b, float* c, int d) {
+  __shared__ float tileA[kMatmulTile][kMatmulTile];
+  __shared__ float tileB[kMatmulTile][kMatmulTile];
+  const int column = blockIdx.x * kMatmulTile + threadIdx.x;
+  const int row = blockIdx.y * kMatmulTile + threadIdx.y;
+  float sum = 0;
+  for (int first = 0; first < d; first += kMatmulTile) {
+    const int columnA = first + threadIdx.x;
+    const int rowB = first + threadIdx.y;
+    tileA[threadIdx.y][threadIdx.x] = row < d && columnA < d ? a[row * d + columnA] : 0.0f;
+    tileB[threadIdx.y][threadIdx.x] = rowB < d && column < d ? b[rowB * d + column] : 0.0f;
+    __syncthreads();
+    for (int k = 0; k < kMatmulTile; ++k) sum += tileA[threadIdx.y][k] * tileB[k][threadIdx.x];
+    __syncthreads();  // nobody may overwrite the tiles that others still read
+  }
+  if (row < d && column < d) c[row * d + column] = sum;
+}
+
+vector<double> matmulReference(int d) {
+  vector<double> c(size_t(d) * d, 0.0);
+  for (int row = 0; row < d; ++row) {
+    for (int k = 0; k < d; ++k) {
+      const double a = inputA(row * d + k);
+      for (int column = 0; column < d; ++column) c[row * d + column] += a * inputB(k * d + column);
+    }
+  }
+  return c;
+}
+
+// ---- A reduction
+
+static_assert((kBlock & (kBlock - 1)) == 0, "the reduction halves the block until one is left");
+
+// Day 24. One partial sum per block. Active threads stay adjacent, so whole warps retire as the stride halves, and no
+// two lanes meet in a bank. kBlock - 1 additions a block. It reads one stream and should run at the ceiling; measured:
+// 23 % of it, since a block waits at nine barriers for each 1 KiB that it loads.
+__global__ void reduceSequentialAddressing(const float* in, float* partial, int n) {
+  __shared__ float sum[kBlock];
+  const int i = blockIdx.x * kBlock + threadIdx.x;
+  sum[threadIdx.x] = i < n ? in[i] : 0.0f;
+  __syncthreads();
+  for (int stride = kBlock / 2; stride > 0; stride /= 2) {
+    if (int(threadIdx.x) < stride) sum[threadIdx.x] += sum[threadIdx.x + stride];
+    __syncthreads();
+  }
+  if (threadIdx.x == 0) partial[blockIdx.x] = sum[0];
+}
+
+// ---- Stencils
+
+constexpr int kStencil = 2048;
+constexpr int kStencilX = 32;
+constexpr int kStencilY = 8;
+constexpr int kApronX = kStencilX + 2;
+constexpr int kApronY = kStencilY + 2;
+constexpr float kDiffusion = 0.2f;  // an explicit step in 2D is stable up to 1/4 (CFL)
+
+static_assert(kStencil % kStencilX == 0 && kStencil % kStencilY == 0, "the stencil's byte model counts whole tiles");
+
+static_assert(kStencilX * kStencilY == kBlock, "a stencil block has a thread per cell");
+
+static_assert(kDiffusion <= 0.25f, "the heat step is unstable above 1/4");
+
+// One explicit step of the heat equation, 7 FLOP a cell; the outermost ring is the boundary condition and is copied.
+__device__ inline float heatCell(float centre, float north, float south, float west, float east) {
+  return centre + kDiffusion * (north + south + west + east - 4.0f * centre);
+}
+
+__device__ inline bool onRing(int row, int column, int g) {
+  return row == 0 || row == g - 1 || column == 0 || column == g - 1;
+}
+
+// Day 34. One thread a cell, five loads: four of them somebody else's too. Measured by requested bytes: 191 % of the
+// copy ceiling.
+__global__ void heatStepGlobal(const float* in, float* out, int g) {
+  const int column = blockIdx.x * kStencilX + threadIdx.x;
+  const int row = blockIdx.y * kStencilY + threadIdx.y;
+  if (row >= g || column >= g) return;
+  const int i = row * g + column;
+  out[i] = onRing(row, column, g) ? in[i] : heatCell(in[i], in[i - g], in[i + g], in[i - 1], in[i + 1]);
+}
+
+// Day 34. The block first loads its cells and their apron, 34 x 10 = 340 cells to make 256, and then reads neighbours
+// from shared memory. It requests 2.6 times fewer bytes and should win by that. Measured: 1.5 times slower than
+// heatStepGlobal. The caches did the same work without a barrier.
+__global__ void heatStepTiled(const float* in, float* out, int g) {
+  __shared__ float tile[kApronY][kApronX];
+  const int left = blockIdx.x * kStencilX - 1;
+  const int top = blockIdx.y * kStencilY - 1;
+  for (int cell = threadIdx.y * kStencilX + threadIdx.x; cell < kApronX * kApronY; cell += kBlock) {
+    const int row = top + cell / kApronX;
+    const int column = left + cell % kApronX;
+    if (row >= 0 && row < g && column >= 0 && column < g) tile[cell / kApronX][cell % kApronX] = in[row * g + column];
+  }
+  __syncthreads();
+  const int x = threadIdx.x + 1;
+  const int y = threadIdx.y + 1;
+  const int column = left + x;
+  const int row = top + y;
+  if (row >= g || column >= g) return;
+  out[row * g + column] = onRing(row, column, g)
+      ? tile[y][x]
+      : heatCell(tile[y][x], tile[y - 1][x], tile[y + 1][x], tile[y][x - 1], tile[y][x + 1]);
+}
+
+double heatReference(int row, int column, int g) {
+  const auto at = [g](int y, int x) { return double(inputA(y * g + x)); };
+  const double centre = at(row, column);
+  if (row == 0 || row == g - 1 || column == 0 || column == g - 1) return centre;
+  return centre +
+      0.2 * (at(row - 1, column) + at(row + 1, column) + at(row, column - 1) + at(row, column + 1) - 4 * centre);
+}
+
+// ---- Arithmetic
+
+constexpr int kDegree = 256;  // 513 FLOP for 8 bytes: the one kernel right of every ridge
+constexpr float kPolynomialScale = 0.0625f;
+
+// Day 49. 1 + x + x^2 + ... + x^256 by Horner's rule: one multiplication to scale x, then 256 dependent FMAs. Occupancy
+// hides the chain's latency; the two streams are far from binding, so the FMA ceiling is its roof. Measured: 85 % of
+// it.
+__global__ void polynomialHorner(const float* in, float* out, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= n) return;
+  const float x = in[i] * kPolynomialScale;
+  float y = 1.0f;
+#pragma unroll
+  for (int k = 0; k < kDegree; ++k) y = fmaf(y, x, 1.0f);
+  out[i] = y;
+}
+
+// Scaled by kPolynomialScale these run from -1 to 1. At both ends every one of the 256 terms
+// counts, so a chain that is one step short is seen; below 1/2 the sum has converged long before.
+float inputX(unsigned i) { return float(int(i % 33) - 16); }
+
+double polynomialReference(double x) {
+  double sum = 0;
+  double power = 1;
+  for (int k = 0; k <= kDegree; ++k, power *= x) sum += power;
+  return sum;
+}
+
+// ---- The FMA ceiling (day 30)
+
+// The FMA ceiling. One FMA takes 4 cycles on every architecture from Volta on, so 8 independent
+// chains a thread cover it twice over even for one warp per scheduler. 128 steps unrolled make 1024
+// FMAs per trip of the loop, so that its counter and branch do not count: on an H200 that reaches
+// 98.4 to 98.8 % of all lanes at the measured clock, and 4 steps 91 %.
+constexpr int kChains = 8;
+constexpr int kUnroll = 128;
+constexpr int kFmaSteps = 32768;  // milliseconds of work, so the launch itself does not count
+// x <- x * kFmaA + kFmaB: kFmaA just below 1 keeps all mantissa bits busy (adding zeros draws less
+// power and can clock higher) and still lets the result grow with every step, so that half the
+// steps give about half the value.
+constexpr float kFmaA = 1.0f - 1.0f / (1 << 20);
+constexpr float kFmaB = 1.0f / (1 << 10);
+
+static_assert(kFmaSteps % kUnroll == 0, "whole trips of the unrolled loop");
+
+// Registers only: kChains independent chains a thread, one store at the end so that the work is
+// not dead. One wave of blocks fills every SM. Block 0 also reads the SM clock around its work.
+__global__ void fmaPeak(float* out, ClockSpan* span, float a, float b, int steps) {
+  const int thread = blockIdx.x * blockDim.x + threadIdx.x;
+  float chain[kChains];
+#pragma unroll
+  for (int c = 0; c < kChains; ++c) chain[c] = float(thread % 7 + c);
+  ClockSpan begin = {0, 0};
+  if (thread == 0) begin = readClock();  // by one thread: the timer is slow to read
+  for (int step = 0; step < steps; step += kUnroll) {
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+#pragma unroll
+      for (int c = 0; c < kChains; ++c) chain[c] = fmaf(chain[c], a, b);
+    }
+  }
+  if (thread == 0) {
+    const ClockSpan end = readClock();
+    *span = {end.cycles - begin.cycles, end.nanoseconds - begin.nanoseconds};
+  }
+  float sum = 0;
+#pragma unroll
+  for (int c = 0; c < kChains; ++c) sum += chain[c];
+  out[thread] = sum;
+}
+
+double fmaReference(int thread) {
+  double sum = 0;
+  for (int c = 0; c < kChains; ++c) {
+    double chain = thread % 7 + c;
+    for (int step = 0; step < kFmaSteps; ++step) chain = chain * kFmaA + kFmaB;
+    sum += chain;
+  }
+  return sum;
+}
+
+// ---- Ten access patterns
+
+// The access patterns. Their words stay in the L1 of every card, so that nothing but the pattern
+// decides; a turn is kHops loads in a row, so that the loop does not count.
+constexpr int kWarp = 32;
+constexpr int kPatternBits = 13;
+constexpr int kPatternWords = 1 << kPatternBits;
+constexpr int kSharedWords = 2048;
+constexpr int kTurns = kForSanitizer ? 8 : 64;
+constexpr int kHops = 16;
+constexpr int kGlobalHop = 256;  // words from one load of a thread to its next: another line
+constexpr int kSharedHop = 64;
+constexpr int kSector = 32;  // bytes of a transaction of L1
+constexpr int kWavefront = 128;  // and of shared memory
+
+// snippet: walk
+// The 32 lanes of a warp load one float each, by one instruction. L1 moves sectors of 32 bytes, so
+// that becomes 1 transaction if all lanes want the same word, 4 if they want adjacent words, and 32
+// if each wants its own. Every turn starts elsewhere, or the compiler would load once.
+template <int kLaneStride>
+__device__ inline void sumGlobal(const float* words, float* out) {
+  float sum = 0;
+#pragma unroll 1
+  for (int turn = 0; turn < kTurns; ++turn) {
+    const int first = threadIdx.x % kWarp * kLaneStride + (turn + threadIdx.x / kWarp) * kWarp;
+#pragma unroll
+    for (int hop = 0; hop < kHops; ++hop) sum += words[first + hop * kGlobalHop];
+  }
+  out[blockIdx.x * kBlock + threadIdx.x] = sum;
+}
+// end snippet: walk
+
+// Word numbers that look random: two rounds of xor-shift and multiply, the multipliers those of
+// C. Wellons' lowbias32, and the upper 13 of the 32 bits.
+__host__ __device__ inline unsigned scatter(unsigned i) {
+  i = (i ^ i >> 16) * 0x7feb352du;
+  i = (i ^ i >> 15) * 0x846ca68bu;
+  return i >> (32 - kPatternBits);
+}
+
+// Shared memory has 32 banks of one word, and word w lies in bank w % 32: lanes kLaneStride
+// words apart meet in groups of kLaneStride (a power of two), and a bank serves one word at a time.
+template <int kLaneStride>
+__device__ inline void sumShared(const float* in, float* out) {
+  __shared__ float words[kSharedWords];
+  for (int i = threadIdx.x; i < kSharedWords; i += kBlock) words[i] = in[i];
+  __syncthreads();
+  float sum = 0;
+#pragma unroll 1
+  for (int turn = 0; turn < kTurns; ++turn) {
+    const int first = threadIdx.x % kWarp * kLaneStride + turn % kWarp;
+#pragma unroll
+    for (int hop = 0; hop < kHops; ++hop) sum += words[first + hop * kSharedHop];
+  }
+  out[blockIdx.x * kBlock + threadIdx.x] = sum;
+}
+
+// Each pattern is a kernel with a name of its own, because the profiler's export is joined by name. A load of 32
+// sectors should take 8 times one of 4. Measured on an H200: 6.9 times; one of 1 sector is no faster than one of 4. In
+// shared memory every doubling of the stride should halve the rate, and does, from 236 to 8.1 giga warp loads a second.
+__global__ void globalStride0(const float* in, float* out) { sumGlobal<0>(in, out); }
+__global__ void globalStride1(const float* in, float* out) { sumGlobal<1>(in, out); }
+__global__ void globalStride8(const float* in, float* out) { sumGlobal<8>(in, out); }
+__global__ void globalRandom(const float* in, float* out) {
+  float sum = 0;
+  for (int load = 0; load < kTurns * kHops; ++load) sum += in[scatter(load * kBlock + threadIdx.x)];
+  out[blockIdx.x * kBlock + threadIdx.x] = sum;
+}
+__global__ void sharedStride1(const float* in, float* out) { sumShared<1>(in, out); }
+__global__ void sharedStride2(const float* in, float* out) { sumShared<2>(in, out); }
+__global__ void sharedStride4(const float* in, float* out) { sumShared<4>(in, out); }
+__global__ void sharedStride8(const float* in, float* out) { sumShared<8>(in, out); }
+__global__ void sharedStride16(const float* in, float* out) { sumShared<16>(in, out); }
+__global__ void sharedStride32(const float* in, float* out) { sumShared<32>(in, out); }
+
+constexpr double kRandomSectors = 31.5;  // of 1024, if 32 are drawn: 1024 (1 - (1 - 1/1024)^32)
+
+static_assert((kWarp - 1) * 8 + (kTurns + kBlock / kWarp) * kWarp + kHops * kGlobalHop <= kPatternWords,
+    "the widest walk through global memory ends inside its words");
+static_assert(kWarp * kWarp + kHops * kSharedHop <= kSharedWords, "and that through shared memory");
+static_assert(double(kPatternWords) * kTurns * kHops <= 1 << 24, "sums of word numbers are exact in float");
+
+// common: harness
+// ---- The harness, the same in every day: skip it
+
+// It ends early, reads arguments, opens the GPU, owns memory, compares, times and prints records. The lesson uses it
+// and is not in it; it goes on behind `// end common: harness`.
+
+#include <cerrno>
+#include <csignal>
+#include <ctime>
+#include <exception>
+#include <functional>
+#include <map>
+#include <utility>
+
+// ---- Ends and errors
+
+constexpr int kExitOk = 0;
+constexpr int kExitFailed = 1;  // a check, a CUDA call or writing the output failed
+constexpr int kExitUsage = 2;  // a bad argument
+constexpr int kExitSkipped = 77;  // no usable GPU: a skip for CTest and Automake
+
+// Every early end is a Stop: runLesson prints its message and returns its code, and the destructors on the way out
+// release device memory, events and streams.
+struct Stop {
+  int exitCode;
+  string message;
+};
+
+// Stops with the place and the call that failed. Every CUDA call goes through it, by the macro below.
+inline void checkCuda(cudaError_t status, const char* call, const char* file, int line) {
+  if (status == cudaSuccess) return;
+  throw Stop{kExitFailed,
+      string(file) + ":" + to_string(line) + ": " + call + " failed: " + cudaGetErrorName(status) + ": " +
+          cudaGetErrorString(status)};
+}
+#define CUDA_CHECK(call) checkCuda((call), #call, __FILE__, __LINE__)
+
+// For destructors, which cannot throw. While a Stop is on its way its message is the story; otherwise a failed release
+// is reported and makes the exit code of runLesson 1.
+inline bool releaseFailed = false;
+inline void release(cudaError_t status, const char* call) {
+  if (status == cudaSuccess || std::uncaught_exceptions() > 0) return;
+  fprintf(stderr, "%s failed: %s: %s\n", call, cudaGetErrorName(status), cudaGetErrorString(status));
+  releaseFailed = true;
+}
+
+// ---- Arguments
+
+// What a run is for: the table of times (no argument), the checks alone, or one launch per kernel for a profiler.
 enum class Mode { kTable, kCheck, kProfile };
 
+// What the arguments say.
 struct Options {
   Mode mode = Mode::kTable;
   bool json = false;
   int device = 0;
 };
 
+// What a day says of itself: its number, the name of its program, and a line for --help.
 struct Program {
   int day;
   const char* name;
   const char* summary;
 };
 
+// The text of --help, which a bad argument gets too.
 inline string usage(const Program& program) {
   return string("usage: ") + program.name + " [--check | --profile] [--json] [--device N] [--help]\n\n" +
       program.summary + R"(
@@ -109,11 +559,14 @@ exit code: 0 all checks passed, 1 a check or a call failed, 2 bad usage,
 )";
 }
 
+// A full disk or a closed pipe must not end as a success, so stdout is asked after every line that matters.
 inline void flushOutput() {
   if (std::fflush(stdout) != 0 || std::ferror(stdout))
     throw Stop{kExitFailed, string("cannot write to stdout: ") + std::strerror(errno)};
 }
 
+// Throws Stop with kExitUsage for anything it does not know, with kExitOk after printing the help, and with
+// kExitSkipped where a build for the CPU is asked for times.
 inline Options parseArguments(int argc, char** argv, const Program& program) {
   Options options;
   const auto refuse = [&](const string& why) { throw Stop{kExitUsage, why + "\n" + usage(program)}; };
@@ -150,6 +603,9 @@ inline Options parseArguments(int argc, char** argv, const Program& program) {
   return options;
 }
 
+// Runs body(options) and turns what it throws into a message on stderr and the exit code. SIGPIPE is ignored, so that a
+// broken pipe is a failed write, and a closed stdout is refused, because the next file that anybody opens (the driver's
+// own) would get its number.
 template <class Body>
 int runLesson(int argc, char** argv, const Program& program, Body body) {
 #ifdef SIGPIPE
@@ -174,6 +630,9 @@ int runLesson(int argc, char** argv, const Program& program, Body body) {
   return exitCode == kExitOk && releaseFailed ? kExitFailed : exitCode;
 }
 
+// ---- The device
+
+// What a recorded run was built from; CMake and scripts/evidence.py define them.
 #ifndef CUDA_DAYS_REVISION
 #define CUDA_DAYS_REVISION "unknown"
 #endif
@@ -195,6 +654,7 @@ struct LoadedCode {
   bool offers(int capability) const { return features() >= capability; }
 };
 
+// The GPU that was opened, and the code that was loaded for it.
 struct Device {
   cudaDeviceProp properties;
   int driver = 0, runtime = 0;  // CUDA versions: supported, built with
@@ -207,12 +667,16 @@ constexpr int kOldestCard = 75;  // Turing: the T4, for which the lessons are wr
 // The name that -arch takes. On Hopper the tensor cores reach their peak with the instructions of sm_90a alone.
 inline string archFlag(int capability) { return "sm_" + to_string(capability) + (capability == 90 ? "a" : ""); }
 
+// CUDA counts 12040 for 12.4.
 inline string cudaVersionText(int version) { return to_string(version / 1000) + "." + to_string(version % 1000 / 10); }
 
+// nvcc lists in it what it compiled the file for: 750,900 or the like.
 #ifndef __CUDA_ARCH_LIST__
 #define __CUDA_ARCH_LIST__ 0
 #endif
 
+// Opens GPU `index`, or throws Stop with what is wrong and the way out. `kernel` is any kernel of the program: whether
+// the driver finds code for it tells whether the build fits the GPU, and its attributes tell which code was loaded.
 template <class Kernel>
 Device openDevice(int index, Kernel* kernel) {
   Device device;
@@ -265,6 +729,7 @@ Device openDevice(int index, Kernel* kernel) {
   return device;
 }
 
+// Throws Stop (77) where so many bytes are not free, before anything is allocated.
 inline void requireDeviceMemory(size_t bytes) {
   size_t free = 0;
   size_t total = 0;
@@ -274,6 +739,7 @@ inline void requireDeviceMemory(size_t bytes) {
         "not enough device memory: " + to_string(bytes >> 20) + " MiB needed, " + to_string(free >> 20) + " MiB free"};
 }
 
+// The UUID as nvidia-smi prints it. Two cards of one host are told apart by it, and by their place on the PCI bus.
 inline string uuidText(const cudaDeviceProp& gpu) {
   char uuid[48] = "GPU-";
   for (int i = 0, at = 4; i < 16; ++i) {
@@ -283,12 +749,14 @@ inline string uuidText(const cudaDeviceProp& gpu) {
   return uuid;
 }
 
+// Domain, bus, device and function, as nvidia-smi prints them.
 inline string pciText(const cudaDeviceProp& gpu) {
   char pci[24];
   snprintf(pci, sizeof pci, "%04x:%02x:%02x.0", gpu.pciDomainID, gpu.pciBusID, gpu.pciDeviceID);
   return pci;
 }
 
+// The lines above every table: what ran it.
 inline void printBanner(const Device& device) {
   const cudaDeviceProp& gpu = device.properties;
   printf("%s%s (compute capability %d.%d), %d SMs, %.1f MiB L2\n", kOnCpu ? "" : "GPU: ", gpu.name, gpu.major,
@@ -303,6 +771,8 @@ inline void printBanner(const Device& device) {
         code.ptx, archFlag(code.card).c_str());
   printf("\n\n");
 }
+
+// ---- Memory
 
 // Copies between host and device on the stream that runs the kernels, and waits. A plain cudaMemcpy from pageable
 // memory may return before the copy has ended, and a non-blocking stream does not wait for it.
@@ -328,8 +798,10 @@ inline void download(void* host, const void* device, size_t bytes, cudaStream_t 
 constexpr size_t kRedZone = CUDA_DAYS_RED_ZONE;  // bytes on each side
 static_assert(kRedZone % 256 == 0, "a buffer keeps the alignment of cudaMalloc");
 
-inline std::map<char*, size_t> guardedBuffers;  // start and bytes of every buffer between red zones
+// The buffers that have zones, by their start, and the bytes of each.
+inline std::map<char*, size_t> guardedBuffers;
 
+// The words that a zone must hold. They follow from its address.
 inline vector<uint32_t> redZoneWords(const char* zone) {
   vector<uint32_t> words(kRedZone / sizeof(uint32_t));
   const uint32_t first = uint32_t(uintptr_t(zone)) * 2654435761u >> 12;
@@ -337,6 +809,7 @@ inline vector<uint32_t> redZoneWords(const char* zone) {
   return words;
 }
 
+// Device memory between two zones. Throws Stop where there is none.
 inline char* allocateGuarded(size_t bytes) {
   char* base = nullptr;
   CUDA_CHECK(cudaMalloc(&base, bytes + 2 * kRedZone));
@@ -352,6 +825,7 @@ inline char* allocateGuarded(size_t bytes) {
   return start;
 }
 
+// Gives memory of allocateGuarded back; a null pointer is none.
 inline void freeGuarded(char* start) {
   if (start == nullptr) return;
   guardedBuffers.erase(start);
@@ -378,6 +852,7 @@ inline string redZoneDamage() {
   return damage;
 }
 
+// Device memory of `count` elements, freed with its owner. It stands for its pointer in a launch.
 template <class T>
 class DeviceBuffer {
  public:
@@ -394,6 +869,7 @@ class DeviceBuffer {
   size_t count_;
 };
 
+// A stream that does not wait for the default one; it ends with its owner.
 class Stream {
  public:
   Stream() { CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
@@ -405,6 +881,7 @@ class Stream {
   cudaStream_t stream_ = nullptr;
 };
 
+// A point in a stream, with its time; it ends with its owner.
 class Event {
  public:
   Event() { CUDA_CHECK(cudaEventCreate(&event_)); }
@@ -416,16 +893,39 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
+// Page-locked host memory: copies to and from the device run at the full speed of the bus.
+template <class T>
+class PinnedBuffer {
+ public:
+  explicit PinnedBuffer(size_t count) : count_(count) { CUDA_CHECK(cudaMallocHost(&data_, count * sizeof(T))); }
+  ~PinnedBuffer() { release(cudaFreeHost(data_), "cudaFreeHost"); }
+  PinnedBuffer(const PinnedBuffer&) = delete;
+  operator T*() const { return data_; }
+  size_t count() const { return count_; }
+
+ private:
+  T* data_ = nullptr;
+  size_t count_;
+};
+
+// Fills memory with 0xFF bytes, a NaN in every float: an element that a kernel forgets to write cannot pass for a
+// result.
 inline void poison(void* data, size_t bytes, cudaStream_t stream) {
   CUDA_CHECK(cudaMemsetAsync(data, 0xFF, bytes, stream));
 }
 
+// ---- Checking
+
+// What a comparison found.
 struct Verdict {
   size_t checked = 0, wrong = 0;
   double worst = 0;  // accepted error, as a fraction of what is allowed
   string message;
 };
 
+// Compares got[row * columns + column] with want(row, column), a double, for all elements:
+// |got - want| <= absolute + relative * |want|. The test is written so that a NaN fails (a difference is never 0 for a
+// NaN or an infinity: inf - inf is a NaN), and a reference that is not finite fails too, since it would allow anything.
 template <class T, class Want>
 Verdict compare(const T* got, size_t rows, size_t columns, double relative, double absolute, Want want) {
   Verdict verdict;
@@ -453,14 +953,19 @@ Verdict compare(const T* got, size_t rows, size_t columns, double relative, doub
   return verdict;
 }
 
+// Waits for what was launched last: an error of the launch, or of the kernel while it runs, names the kernel.
 inline void finish(const char* symbol, cudaStream_t stream) {
   const string call = string("kernel ") + symbol;
   checkCuda(cudaGetLastError(), call.c_str(), __FILE__, __LINE__);
   checkCuda(cudaStreamSynchronize(stream), call.c_str(), __FILE__, __LINE__);
 }
 
+// ---- Timing
+
+// Puts one launch into a stream. What is checked, timed and profiled is the same function.
 using Launch = std::function<void(cudaStream_t)>;
 
+// Times in milliseconds. Events resolve about half a microsecond, so a sample is a batch of launches.
 struct Timing {
   double ms = 0, msMin = 0, msMax = 0;  // of one launch; ms is the median
   int samples = 0, batch = 0;  // batch: launches per sample
@@ -468,9 +973,13 @@ struct Timing {
   double spreadPercent() const { return 100 * (msMax - msMin) / ms; }
 };
 
+// A sample takes a millisecond or more. Before the first, launches go on in windows of 5 ms until two of them agree
+// within 1 %, or for a second: an idle card takes several to raise its clock. The number of samples is odd, so that the
+// median is one of them.
 constexpr double kSampleMs = 1, kWarmupWindowMs = 5, kWarmupLimitMs = 1000, kWarmupAgreement = 0.01;
 constexpr int kSamples = 21;
 
+// Times `count` launches back to back with events; returns milliseconds for one of them.
 inline double timeBatch(cudaStream_t stream, const Event& begin, const Event& end, const Launch& launch, int count) {
   CUDA_CHECK(cudaEventRecord(begin, stream));
   for (int i = 0; i < count; ++i) launch(stream);
@@ -483,6 +992,7 @@ inline double timeBatch(cudaStream_t stream, const Event& begin, const Event& en
   return double(ms) / count;
 }
 
+// Launches until two successive windows agree; returns the milliseconds of one launch in the last.
 inline double warmUp(cudaStream_t stream, const Event& begin, const Event& end, const Launch& launch) {
   double previous = timeBatch(stream, begin, end, launch, 1);
   for (double spent = previous; spent < kWarmupLimitMs;) {
@@ -495,6 +1005,9 @@ inline double warmUp(cudaStream_t stream, const Event& begin, const Event& end, 
   return previous;
 }
 
+// Times several launches against each other: each is warmed up, then they are sampled in turn (A B C A B C ...), so
+// that clock drift meets all of them alike. Returns one Timing each, in order. A launch of a graph may stand for `each`
+// launches of what is timed.
 inline vector<Timing> measureInTurn(
     cudaStream_t stream, const vector<Launch>& launches, int samples = kSamples, int each = 1) {
   const Event begin;
@@ -514,22 +1027,13 @@ inline vector<Timing> measureInTurn(
   return timings;
 }
 
+// Times one launch alone.
 inline Timing measure(cudaStream_t stream, const Launch& launch) { return measureInTurn(stream, {launch}).front(); }
 
-struct ClockSpan {
-  long long cycles, nanoseconds;
-  double megahertz() const { return 1e3 * double(cycles) / nanoseconds; }
-};
+// ---- Records
 
-__device__ inline ClockSpan readClock() {
-  ClockSpan now = {0, 0};
-#ifdef __CUDA_ARCH__
-  now.cycles = clock64();
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now.nanoseconds));
-#endif
-  return now;
-}
-
+// One JSON object on one line, its keys in the order they are added (scripts/schema/row.schema.json has them all). "%g"
+// prints a point whatever the user's locale, since no day calls setlocale.
 class JsonLine {
  public:
   explicit JsonLine(const char* record) { text("record", record); }
@@ -579,6 +1083,8 @@ class JsonLine {
   string body_;
 };
 
+// Says what a comparison found, as the mode asks for it, and returns how many checks failed, 0 or 1. Every buffer's red
+// zones are looked at first.
 inline int reportCheck(
     int day, const string& variant, const char* symbol, const string& size, Verdict verdict, Mode mode, bool json) {
   const string damage = redZoneDamage();
@@ -617,6 +1123,7 @@ inline void requirePossible(const string& what, double rate, double bound, const
   throw Stop{kExitFailed, what + text};
 }
 
+// The record that a run starts with: what ran, on what, built from what.
 inline void printRunRecord(const Program& program, const Device& device) {
   const cudaDeviceProp& gpu = device.properties;
   char utc[24] = "";
@@ -633,29 +1140,11 @@ inline void printRunRecord(const Program& program, const Device& device) {
   line.text("revision", CUDA_DAYS_REVISION).text("flags", CUDA_DAYS_FLAGS);
   line.text("utc", utc).print();
 }
-// end common: lesson
-
-// common: pinned
-template <class T>
-class PinnedBuffer {
- public:
-  explicit PinnedBuffer(size_t count) : count_(count) { CUDA_CHECK(cudaMallocHost(&data_, count * sizeof(T))); }
-  ~PinnedBuffer() { release(cudaFreeHost(data_), "cudaFreeHost"); }
-  PinnedBuffer(const PinnedBuffer&) = delete;
-  operator T*() const { return data_; }
-  size_t count() const { return count_; }
-
- private:
-  T* data_ = nullptr;
-  size_t count_;
-};
-// end common: pinned
-
-// ---- Sizes and knobs
+// end common: harness
 
 constexpr Program kProgram = {49, "roofline", "Day 49: ten kernels under this GPU's two measured ceilings."};
 
-constexpr int kBlock = 256;  // 4 blocks fill an SM of a T4 (1024 threads), 8 one of an H200
+// ---- The table: a row per kernel
 
 // Streams must come from DRAM, not from the L2 cache: every buffer is at least six times the L2
 // that the GPU reports, and never under 64 MiB (a T4's L2 is 4 MiB, an H200's 60). At the end of a
@@ -665,385 +1154,10 @@ constexpr size_t kStreamOverL2 = 6;
 constexpr size_t kStreamMinBytes = size_t(64) << 20;
 constexpr int kSideStep = 1024;  // buffers are squares whose side is a multiple of this
 
-constexpr int kStride = 32;  // floats: 128 bytes, so no two lanes of a warp share a sector
-
-constexpr int kTransposeTile = 32;  // one warp reads one row of the tile
-constexpr int kTransposePitch = kTransposeTile + 1;  // padded: a column then falls in 32 banks
-
-// The matmul and the stencil stay small on purpose: their inputs fit in the L2 of every card from
-// a T4 on, so their re-reads are served by a cache, and the compulsory count does not know it.
-constexpr int kMatmul = 512;
-constexpr int kMatmulTile = 16;
-constexpr int kStencil = 2048;
-constexpr int kStencilX = 32;
-constexpr int kStencilY = 8;
-constexpr int kApronX = kStencilX + 2;
-constexpr int kApronY = kStencilY + 2;
-constexpr float kDiffusion = 0.2f;  // an explicit step in 2D is stable up to 1/4 (CFL)
-
-constexpr int kDegree = 256;  // 513 FLOP for 8 bytes: the one kernel right of every ridge
-constexpr float kPolynomialScale = 0.0625f;
-
-// The FMA ceiling. One FMA takes 4 cycles on every architecture from Volta on, so 8 independent
-// chains a thread cover it twice over even for one warp per scheduler. 128 steps unrolled make 1024
-// FMAs per trip of the loop, so that its counter and branch do not count: on an H200 that reaches
-// 98.4 to 98.8 % of all lanes at the measured clock, and 4 steps 91 %.
-constexpr int kChains = 8;
-constexpr int kUnroll = 128;
-constexpr int kFmaSteps = 32768;  // milliseconds of work, so the launch itself does not count
-// x <- x * kFmaA + kFmaB: kFmaA just below 1 keeps all mantissa bits busy (adding zeros draws less
-// power and can clock higher) and still lets the result grow with every step, so that half the
-// steps give about half the value.
-constexpr float kFmaA = 1.0f - 1.0f / (1 << 20);
-constexpr float kFmaB = 1.0f / (1 << 10);
-
-// The access patterns. Their words stay in the L1 of every card, so that nothing but the pattern
-// decides; a turn is kHops loads in a row, so that the loop does not count.
-constexpr int kWarp = 32;
-constexpr int kPatternBits = 13;
-constexpr int kPatternWords = 1 << kPatternBits;
-constexpr int kSharedWords = 2048;
-constexpr int kTurns = kForSanitizer ? 8 : 64;
-constexpr int kHops = 16;
-constexpr int kGlobalHop = 256;  // words from one load of a thread to its next: another line
-constexpr int kSharedHop = 64;
-constexpr int kSector = 32;  // bytes of a transaction of L1
-constexpr int kWavefront = 128;  // and of shared memory
-constexpr double kRandomSectors = 31.5;  // of 1024, if 32 are drawn: 1024 (1 - (1 - 1/1024)^32)
-
 static_assert(kSideStep % kBlock == 0, "a row of a stream must be whole blocks");
+
 static_assert(kSideStep % kTransposeTile == 0 && kSideStep % kStride == 0,
     "full-size transposes and permutations have no partial tile");
-static_assert(kTransposeTile * kTransposeTile <= 1024, "a transpose block has a thread per element");
-static_assert(kMatmul % kMatmulTile == 0, "the matmul's byte model counts whole tiles");
-static_assert(kStencil % kStencilX == 0 && kStencil % kStencilY == 0, "the stencil's byte model counts whole tiles");
-static_assert(kStencilX * kStencilY == kBlock, "a stencil block has a thread per cell");
-static_assert(kFmaSteps % kUnroll == 0, "whole trips of the unrolled loop");
-static_assert((kBlock & (kBlock - 1)) == 0, "the reduction halves the block until one is left");
-static_assert((kWarp - 1) * 8 + (kTurns + kBlock / kWarp) * kWarp + kHops * kGlobalHop <= kPatternWords,
-    "the widest walk through global memory ends inside its words");
-static_assert(kWarp * kWarp + kHops * kSharedHop <= kSharedWords, "and that through shared memory");
-static_assert(double(kPatternWords) * kTurns * kHops <= 1 << 24, "sums of word numbers are exact in float");
-static_assert(kDiffusion <= 0.25f, "the heat step is unstable above 1/4");
-
-constexpr int ceilDivide(int a, int b) { return (a + b - 1) / b; }
-
-// ---- The copy ceiling (day 30)
-
-// One thread copies one float. A warp reads 128 adjacent bytes and writes 128: four full sectors
-// each way, nothing wasted. Yet every thread has only 4 bytes in flight, and on a card whose
-// memory is fast for its number of threads that is too little to cover the latency.
-__global__ void copyCoalesced(const float* in, float* out, int n) {
-  const int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i < n) out[i] = in[i];
-}
-
-// snippet: copy
-// The same copy with the three knobs that decide how many bytes are in flight: the width of an
-// access (Vector), the loads a thread issues before its first store (kLoads), and the number of
-// blocks (as many as there are tiles, or fewer that walk on). A block owns a tile of kLoads
-// stretches of blockDim.x vectors, so every access of a warp stays coalesced.
-template <class Vector, int kLoads>
-__global__ void copyVector(const Vector* in, Vector* out, int count) {
-  const int tile = kLoads * blockDim.x;
-  for (int first = blockIdx.x * tile; first < count; first += gridDim.x * tile) {
-    Vector held[kLoads];
-#pragma unroll
-    for (int k = 0; k < kLoads; ++k) {
-      const int i = first + k * blockDim.x + threadIdx.x;
-      if (i < count) held[k] = in[i];
-    }
-#pragma unroll
-    for (int k = 0; k < kLoads; ++k) {
-      const int i = first + k * blockDim.x + threadIdx.x;
-      if (i < count) out[i] = held[k];
-    }
-  }
-}
-// end snippet: copy
-
-// ---- Ten kernels from earlier days
-
-// Day 5. One thread, one element; three coalesced streams.
-__global__ void vectorAdd(const float* a, const float* b, float* out, int n) {
-  const int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i < n) out[i] = a[i] + b[i];
-}
-
-// Day 11. The same sums in another order: neighbouring lanes work kStride floats apart, so each
-// lane touches a 32-byte sector of its own and uses 4 bytes of it. blockIdx.y picks the offset
-// within a stride, which makes the walk a permutation: every index exactly once. (The tempting
-// `(i * kStride) % n` visits n / kStride indices kStride times when n is a power of two.)
-__global__ void vectorAddPermuted(const float* a, const float* b, float* out, int n) {
-  const int column = blockIdx.x * blockDim.x + threadIdx.x;
-  const int i = column * kStride + blockIdx.y;
-  if (i < n) out[i] = a[i] + b[i];
-}
-
-// Day 12. Reads along a row, writes down a column: each lane's store opens a sector of its own.
-__global__ void transposeNaive(const float* in, float* out, int side) {
-  const int column = blockIdx.x * kTransposeTile + threadIdx.x;
-  const int row = blockIdx.y * kTransposeTile + threadIdx.y;
-  if (row < side && column < side) out[size_t(column) * side + row] = in[size_t(row) * side + column];
-}
-
-// Day 13. The tile turns in shared memory, so reads and writes both run along rows. A warp reads a
-// column of the tile: with a pitch of 32 all lanes would meet in one bank, with 33 none do.
-__global__ void transposeTiled(const float* in, float* out, int side) {
-  __shared__ float tile[kTransposeTile][kTransposePitch];
-  int column = blockIdx.x * kTransposeTile + threadIdx.x;
-  int row = blockIdx.y * kTransposeTile + threadIdx.y;
-  if (row < side && column < side) tile[threadIdx.y][threadIdx.x] = in[size_t(row) * side + column];
-  __syncthreads();
-  column = blockIdx.y * kTransposeTile + threadIdx.x;
-  row = blockIdx.x * kTransposeTile + threadIdx.y;
-  if (row < side && column < side) out[size_t(row) * side + column] = tile[threadIdx.x][threadIdx.y];
-}
-
-// Day 16. One thread, one element of C = A B, both operands from global memory at every step: a
-// warp reads 32 adjacent floats of B and two addresses of A (its 16 x 16 block spans two rows).
-__global__ void matmulNaive(const float* a, const float* b, float* c, int d) {
-  const int column = blockIdx.x * kMatmulTile + threadIdx.x;
-  const int row = blockIdx.y * kMatmulTile + threadIdx.y;
-  if (row >= d || column >= d) return;
-  float sum = 0;
-  for (int k = 0; k < d; ++k) sum += a[row * d + k] * b[k * d + column];
-  c[row * d + column] = sum;
-}
-
-// Day 16. Each element of a 16 x 16 tile is loaded once and read 16 times from shared memory, so
-// global memory is asked for a sixteenth. Cells outside the matrix are zero.
-__global__ void matmulTiled(const float* a, const float* b, float* c, int d) {
-  __shared__ float tileA[kMatmulTile][kMatmulTile];
-  __shared__ float tileB[kMatmulTile][kMatmulTile];
-  const int column = blockIdx.x * kMatmulTile + threadIdx.x;
-  const int row = blockIdx.y * kMatmulTile + threadIdx.y;
-  float sum = 0;
-  for (int first = 0; first < d; first += kMatmulTile) {
-    const int columnA = first + threadIdx.x;
-    const int rowB = first + threadIdx.y;
-    tileA[threadIdx.y][threadIdx.x] = row < d && columnA < d ? a[row * d + columnA] : 0.0f;
-    tileB[threadIdx.y][threadIdx.x] = rowB < d && column < d ? b[rowB * d + column] : 0.0f;
-    __syncthreads();
-    for (int k = 0; k < kMatmulTile; ++k) sum += tileA[threadIdx.y][k] * tileB[k][threadIdx.x];
-    __syncthreads();  // nobody may overwrite the tiles that others still read
-  }
-  if (row < d && column < d) c[row * d + column] = sum;
-}
-
-// Day 24. One partial sum per block. Active threads stay adjacent, so whole warps retire as the
-// stride halves, and no two lanes meet in a bank. kBlock - 1 additions a block.
-__global__ void reduceSequentialAddressing(const float* in, float* partial, int n) {
-  __shared__ float sum[kBlock];
-  const int i = blockIdx.x * kBlock + threadIdx.x;
-  sum[threadIdx.x] = i < n ? in[i] : 0.0f;
-  __syncthreads();
-  for (int stride = kBlock / 2; stride > 0; stride /= 2) {
-    if (int(threadIdx.x) < stride) sum[threadIdx.x] += sum[threadIdx.x + stride];
-    __syncthreads();
-  }
-  if (threadIdx.x == 0) partial[blockIdx.x] = sum[0];
-}
-
-// Day 34. One explicit step of the heat equation, one thread a cell, 7 FLOP; the outermost ring is
-// the boundary condition and is copied. Five loads a cell: four of them somebody else's too.
-__device__ inline float heatCell(float centre, float north, float south, float west, float east) {
-  return centre + kDiffusion * (north + south + west + east - 4.0f * centre);
-}
-
-__device__ inline bool onRing(int row, int column, int g) {
-  return row == 0 || row == g - 1 || column == 0 || column == g - 1;
-}
-
-__global__ void heatStepGlobal(const float* in, float* out, int g) {
-  const int column = blockIdx.x * kStencilX + threadIdx.x;
-  const int row = blockIdx.y * kStencilY + threadIdx.y;
-  if (row >= g || column >= g) return;
-  const int i = row * g + column;
-  out[i] = onRing(row, column, g) ? in[i] : heatCell(in[i], in[i - g], in[i + g], in[i - 1], in[i + 1]);
-}
-
-// Day 34. The block first loads its cells and their apron, 34 x 10 = 340 cells to make 256, and
-// then reads neighbours from shared memory.
-__global__ void heatStepTiled(const float* in, float* out, int g) {
-  __shared__ float tile[kApronY][kApronX];
-  const int left = blockIdx.x * kStencilX - 1;
-  const int top = blockIdx.y * kStencilY - 1;
-  for (int cell = threadIdx.y * kStencilX + threadIdx.x; cell < kApronX * kApronY; cell += kBlock) {
-    const int row = top + cell / kApronX;
-    const int column = left + cell % kApronX;
-    if (row >= 0 && row < g && column >= 0 && column < g) tile[cell / kApronX][cell % kApronX] = in[row * g + column];
-  }
-  __syncthreads();
-  const int x = threadIdx.x + 1;
-  const int y = threadIdx.y + 1;
-  const int column = left + x;
-  const int row = top + y;
-  if (row >= g || column >= g) return;
-  out[row * g + column] = onRing(row, column, g)
-      ? tile[y][x]
-      : heatCell(tile[y][x], tile[y - 1][x], tile[y + 1][x], tile[y][x - 1], tile[y][x + 1]);
-}
-
-// Day 49. 1 + x + x^2 + ... + x^256 by Horner's rule: one multiplication to scale x, then 256
-// dependent FMAs. Occupancy hides the chain's latency; the two streams are far from binding.
-__global__ void polynomialHorner(const float* in, float* out, int n) {
-  const int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i >= n) return;
-  const float x = in[i] * kPolynomialScale;
-  float y = 1.0f;
-#pragma unroll
-  for (int k = 0; k < kDegree; ++k) y = fmaf(y, x, 1.0f);
-  out[i] = y;
-}
-
-// ---- The FMA ceiling (day 30)
-
-// Registers only: kChains independent chains a thread, one store at the end so that the work is
-// not dead. One wave of blocks fills every SM. Block 0 also reads the SM clock around its work.
-__global__ void fmaPeak(float* out, ClockSpan* span, float a, float b, int steps) {
-  const int thread = blockIdx.x * blockDim.x + threadIdx.x;
-  float chain[kChains];
-#pragma unroll
-  for (int c = 0; c < kChains; ++c) chain[c] = float(thread % 7 + c);
-  ClockSpan begin = {0, 0};
-  if (thread == 0) begin = readClock();  // by one thread: the timer is slow to read
-  for (int step = 0; step < steps; step += kUnroll) {
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-#pragma unroll
-      for (int c = 0; c < kChains; ++c) chain[c] = fmaf(chain[c], a, b);
-    }
-  }
-  if (thread == 0) {
-    const ClockSpan end = readClock();
-    *span = {end.cycles - begin.cycles, end.nanoseconds - begin.nanoseconds};
-  }
-  float sum = 0;
-#pragma unroll
-  for (int c = 0; c < kChains; ++c) sum += chain[c];
-  out[thread] = sum;
-}
-
-// ---- Ten access patterns
-
-// snippet: walk
-// The 32 lanes of a warp load one float each, by one instruction. L1 moves sectors of 32 bytes, so
-// that becomes 1 transaction if all lanes want the same word, 4 if they want adjacent words, and 32
-// if each wants its own. Every turn starts elsewhere, or the compiler would load once.
-template <int kLaneStride>
-__device__ inline void sumGlobal(const float* words, float* out) {
-  float sum = 0;
-#pragma unroll 1
-  for (int turn = 0; turn < kTurns; ++turn) {
-    const int first = threadIdx.x % kWarp * kLaneStride + (turn + threadIdx.x / kWarp) * kWarp;
-#pragma unroll
-    for (int hop = 0; hop < kHops; ++hop) sum += words[first + hop * kGlobalHop];
-  }
-  out[blockIdx.x * kBlock + threadIdx.x] = sum;
-}
-// end snippet: walk
-
-// Word numbers that look random: two rounds of xor-shift and multiply, the multipliers those of
-// C. Wellons' lowbias32, and the upper 13 of the 32 bits.
-__host__ __device__ inline unsigned scatter(unsigned i) {
-  i = (i ^ i >> 16) * 0x7feb352du;
-  i = (i ^ i >> 15) * 0x846ca68bu;
-  return i >> (32 - kPatternBits);
-}
-
-// Shared memory has 32 banks of one word, and word w lies in bank w % 32: lanes kLaneStride
-// words apart meet in groups of kLaneStride (a power of two), and a bank serves one word at a time.
-template <int kLaneStride>
-__device__ inline void sumShared(const float* in, float* out) {
-  __shared__ float words[kSharedWords];
-  for (int i = threadIdx.x; i < kSharedWords; i += kBlock) words[i] = in[i];
-  __syncthreads();
-  float sum = 0;
-#pragma unroll 1
-  for (int turn = 0; turn < kTurns; ++turn) {
-    const int first = threadIdx.x % kWarp * kLaneStride + turn % kWarp;
-#pragma unroll
-    for (int hop = 0; hop < kHops; ++hop) sum += words[first + hop * kSharedHop];
-  }
-  out[blockIdx.x * kBlock + threadIdx.x] = sum;
-}
-
-// Each pattern is a kernel with a name of its own, because the profiler's export is joined by name.
-__global__ void globalStride0(const float* in, float* out) { sumGlobal<0>(in, out); }
-__global__ void globalStride1(const float* in, float* out) { sumGlobal<1>(in, out); }
-__global__ void globalStride8(const float* in, float* out) { sumGlobal<8>(in, out); }
-__global__ void globalRandom(const float* in, float* out) {
-  float sum = 0;
-  for (int load = 0; load < kTurns * kHops; ++load) sum += in[scatter(load * kBlock + threadIdx.x)];
-  out[blockIdx.x * kBlock + threadIdx.x] = sum;
-}
-__global__ void sharedStride1(const float* in, float* out) { sumShared<1>(in, out); }
-__global__ void sharedStride2(const float* in, float* out) { sumShared<2>(in, out); }
-__global__ void sharedStride4(const float* in, float* out) { sumShared<4>(in, out); }
-__global__ void sharedStride8(const float* in, float* out) { sumShared<8>(in, out); }
-__global__ void sharedStride16(const float* in, float* out) { sumShared<16>(in, out); }
-__global__ void sharedStride32(const float* in, float* out) { sumShared<32>(in, out); }
-
-// FP32 lanes of one SM, which is FMAs per clock: an architectural constant of the compute
-// capability (CUDA C++ Programming Guide, throughput of native arithmetic instructions).
-int fp32LanesPerSm(int major, int minor) {
-  const bool half = major < 8 || (major == 8 && minor == 0);  // Volta, Turing, GA100
-  return half ? 64 : 128;
-}
-
-// ---- Inputs and CPU references
-
-// Small integers keep every sum exact in float. Their periods divide neither the row lengths nor
-// the tiles, so an element fetched from the wrong row or column has another value.
-float inputA(unsigned i) { return float(i % 7 + 1); }  // 1 ... 7
-float inputB(unsigned i) { return float(int(i % 5) - 2); }  // -2 ... 2
-
-// Scaled by kPolynomialScale these run from -1 to 1. At both ends every one of the 256 terms
-// counts, so a chain that is one step short is seen; below 1/2 the sum has converged long before.
-float inputX(unsigned i) { return float(int(i % 33) - 16); }
-
-// What the copies and transposes move: distinct for 16,777,213 elements (the largest prime below
-// 2^24, where float stops holding every integer), so no shift of a row or a tile maps it to itself.
-float inputIndex(unsigned i) { return float(i % 16777213); }
-
-vector<double> matmulReference(int d) {
-  vector<double> c(size_t(d) * d, 0.0);
-  for (int row = 0; row < d; ++row) {
-    for (int k = 0; k < d; ++k) {
-      const double a = inputA(row * d + k);
-      for (int column = 0; column < d; ++column) c[row * d + column] += a * inputB(k * d + column);
-    }
-  }
-  return c;
-}
-
-double heatReference(int row, int column, int g) {
-  const auto at = [g](int y, int x) { return double(inputA(y * g + x)); };
-  const double centre = at(row, column);
-  if (row == 0 || row == g - 1 || column == 0 || column == g - 1) return centre;
-  return centre +
-      0.2 * (at(row - 1, column) + at(row + 1, column) + at(row, column - 1) + at(row, column + 1) - 4 * centre);
-}
-
-double polynomialReference(double x) {
-  double sum = 0;
-  double power = 1;
-  for (int k = 0; k <= kDegree; ++k, power *= x) sum += power;
-  return sum;
-}
-
-double fmaReference(int thread) {
-  double sum = 0;
-  for (int c = 0; c < kChains; ++c) {
-    double chain = thread % 7 + c;
-    for (int step = 0; step < kFmaSteps; ++step) chain = chain * kFmaA + kFmaB;
-    sum += chain;
-  }
-  return sum;
-}
-
-// ---- The table of kernels
 
 // How large the problem is. The run has two: the timed one, and a small ragged one that no launch
 // shape divides, on which every guard and every partial tile is checked.
@@ -1370,7 +1484,14 @@ int checkRows(const vector<Row>& rows, const char* size, const Options& options,
   return failed;
 }
 
-// ---- Timing and the report
+// ---- Measuring
+
+// FP32 lanes of one SM, which is FMAs per clock: an architectural constant of the compute
+// capability (CUDA C++ Programming Guide, throughput of native arithmetic instructions).
+int fp32LanesPerSm(int major, int minor) {
+  const bool half = major < 8 || (major == 8 && minor == 0);  // Volta, Turing, GA100
+  return half ? 64 : 128;
+}
 
 // The two ceilings and what stands behind them.
 struct Ceilings {
@@ -1433,6 +1554,11 @@ double percentOfCeiling(const Row& row, const Timing& timing, const Ceilings& ce
   return leftOfRidge(row, ceilings) ? 100 * gigaPerSecond(row.bytes, timing.ms) / ceilings.copyGbps
                                     : 100 * gigaPerSecond(row.flop, timing.ms) / ceilings.fmaGflops;
 }
+
+// Giga warp instructions a second of an access pattern: its loads, each of which is added once.
+double loadRate(const Row& row, const Timing& timing) { return gigaPerSecond(row.flop / kWarp, timing.ms); }
+
+// ---- Report
 
 void printTable(const Problem& problem, const Ceilings& ceilings, const vector<Timing>& timings) {
   printf("The two ends of this card's roofline, both measured\n");
@@ -1516,9 +1642,6 @@ void printJson(const Problem& problem, const Ceilings& ceilings, const vector<Ti
         .print();
 }
 
-// Giga warp instructions a second of an access pattern: its loads, each of which is added once.
-double loadRate(const Row& row, const Timing& timing) { return gigaPerSecond(row.flop / kWarp, timing.ms); }
-
 void printPatterns(const vector<Row>& patterns, const vector<Timing>& timings) {
   printf("\nTen access patterns: what the loads of one warp instruction become\n");
   printf("%-22s %12s %9s %8s %14s %11s\n", "pattern", "transactions", "ms", "spread", "warp Gloads/s", "moved GB/s");
@@ -1542,6 +1665,8 @@ void printPatternsJson(const vector<Row>& patterns, const vector<Timing>& timing
         .number("transactions", patterns[i].transactions)
         .print();
 }
+
+// ---- The day
 
 int runDay(const Options& options) {
   const Device device = openDevice(options.device, copyCoalesced);

@@ -11,8 +11,9 @@
 
 profile/<gpu>/manifest.json says where every file of its folder comes from: `days` holds for each recorded day the GPU,
 driver, toolkit, date, revision and commands; `files` holds for each file its SHA-256, its number of bytes, four hex
-digits per line (to name an edited line), the day's source and that source's digest *as code*, which no comment and no
-white space changes, and every token does.
+digits per line (to name an edited line), the day's source and the digest of its *measured code*. A day's `timing` is
+the digest of the timing code that it was measured with. scripts/source_code.py says what is in the two: what can change
+a figure. Nobody needs a GPU to mend a message, a comment, a help text or the report.
 
 The manifest of several GPUs has `cards`, their UUIDs; its lines are the files of scripts/fleet.py.
 
@@ -61,13 +62,14 @@ import predict
 import rooflines
 import timeline
 from resources import find_nvcc, plain_locale
-from sync_common import flush_stdout, same_start, say_failed, write_whole
+from source_code import measured_code, timing_code
+from sync_common import MASTER, flush_stdout, same_start, say_failed, write_whole
 
 EXIT_WRONG = 1
 EXIT_USAGE = 2
 EXIT_SKIPPED = 77  # the code that CTest and Automake read as a skip
 
-MANIFEST_SCHEMA = 1
+MANIFEST_SCHEMA = 2
 SCHEMA_FILE = "scripts/schema/row.schema.json"
 ROW_SCHEMA = 1  # "schema" of its run record
 DAY_SOURCES = "day[0-9][0-9]-*/*.cu"
@@ -108,61 +110,6 @@ class Stop(Exception):
     def __init__(self, message: str, code: int = EXIT_WRONG):
         super().__init__(message)
         self.code = code
-
-
-# ---- the digest of a source as code ----------------------------------------------------------------------------------
-
-TOKEN = re.compile(
-    r"""
-    (?P<raw>(?:u8|[uUL])?R"(?P<delimiter>[^\s()\\"]{0,16})\(.*?\)(?P=delimiter)")
-  | (?P<comment>//(?:\\\n|[^\n])*|/\*.*?\*/)
-  | (?P<literal>(?:u8|[uUL])?(?:"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')(?:[A-Za-z_]\w*)?)
-  | (?P<splice>\\\n)
-  | (?P<newline>\n)
-  | (?P<space>[ \t\v\f]+)
-  | (?P<word>\.?[0-9](?:[eEpP][+-]|'\w|[\w.])*|\w+)
-  | (?P<sign><<<|>>>|<<=|>>=|<=>|->\*|\.\.\.|::|\.\*|->|\+\+|--|<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%&|^]=|\#\#|.)
-    """,
-    re.VERBOSE | re.DOTALL,
-)
-
-
-def tokens_of(text: str) -> list[str]:
-    r"""Return the tokens of C++ or CUDA source: what the compiler sees of it once comments and white space are gone.
-
-    Two line ends stay, because they mean something: a directive starts with the token "\n#" and ends with "\n". So does
-    the lack of a space in `#define NAME(`, which becomes "NAME(". Lines joined by a backslash are one, except in raw
-    strings, which stay as they are.
-    """
-    text = text.replace("\r\n", "\n")
-    pieces = []
-    for match in TOKEN.finditer(text):
-        if match.lastgroup != "splice":
-            pieces.append(match[0] if match.lastgroup == "raw" else match[0].replace("\\\n", ""))
-    text = "".join(pieces)
-
-    tokens: list[str] = []
-    in_directive, line_is_empty = False, True
-    for match in TOKEN.finditer(text):
-        kind, token = match.lastgroup, match[0]
-        if kind == "newline":
-            if in_directive:
-                tokens.append("\n")
-            in_directive, line_is_empty = False, True
-        elif kind not in ("space", "comment"):
-            if token == "#" and line_is_empty:
-                in_directive, token = True, "\n#"
-            elif tokens[-2:] == ["\n#", "define"] and text[match.end() : match.end() + 1] == "(":
-                token += "("
-            line_is_empty = False
-            tokens.append(token)
-    return tokens + ["\n"] if in_directive else tokens
-
-
-def code_digest(source: Path) -> str:
-    """Return the SHA-256 of a source as code, 64 hex digits. Raises OSError if it cannot be read."""
-    tokens = tokens_of(source.read_bytes().decode("utf-8", "surrogateescape"))
-    return hashlib.sha256("\0".join(tokens).encode("utf-8", "surrogateescape")).hexdigest()
 
 
 # ---- days and their build line ---------------------------------------------------------------------------------------
@@ -366,7 +313,9 @@ def read_run(data: bytes, shown: str, refuse: Refusal) -> Records:
 CURRENT, HISTORY = STATES = ("current", "history")
 MANIFEST_KEYS = {"schema": int, "device": str, "days": dict, "files": dict}
 DAY_KEYS = {
-    **dict.fromkeys(("source", "flags", "revision", "utc", "uuid", "driver", "toolkit", "host_compiler"), str),
+    **dict.fromkeys(
+        ("source", "timing", "flags", "revision", "utc", "uuid", "driver", "toolkit", "host_compiler"), str
+    ),
     **{"profiler": str, "counters": str, "resources": str, "commands": list},
 }
 FLEET_DAY_KEYS = {key: DAY_KEYS[key] for key in DAY_KEYS if key not in ("uuid", "profiler", "counters", "resources")}
@@ -416,6 +365,14 @@ def made_from_lines(name: str) -> bool:
     return bool(DERIVED.fullmatch(name) or PREDICTION.fullmatch(name))
 
 
+def timing_of(root: Path) -> str:
+    """Return the digest of the timing code that the days share. Raises Stop if it cannot be found."""
+    try:
+        return timing_code(root)
+    except ValueError as error:
+        raise Stop(str(error)) from None
+
+
 def changes_since(manifest: dict, shown: str, root: Path) -> list[tuple[str, str]]:
     """Return (source, what) for each way in which the days' code is no longer what a folder was recorded of."""
     changes = []
@@ -435,8 +392,13 @@ def changes_since(manifest: dict, shown: str, root: Path) -> list[tuple[str, str
         names = ", ".join(name for name, entry in files.items() if (entry["source"], entry["code"]) == (source, code))
         if not (root / source).is_file():
             changes.append((source, f"{source}: missing, and {shown} holds what it measured ({names}): restore it"))
-        elif code_digest(root / source) != code:
+        elif measured_code(root / source) != code:
             changes.append((source, f"{source}: its code changed since {shown} was recorded ({names}): {AGAIN}"))
+    timing = timing_of(root)
+    days = [day for day, entry in manifest["days"].items() if entry["timing"] != timing]
+    if days:
+        what = f"{MASTER}: its timing code changed since {shown} was recorded (day {', '.join(days)}): {AGAIN}"
+        changes += [(manifest["days"][day]["source"], what) for day in days]
     return changes
 
 
@@ -643,7 +605,7 @@ def check_folder(folder: Path, shown: str, root: Path, refuse: Refusal) -> tuple
             problems += [f"{problem}: {RESTORE}" for problem in timeline.check_file(folder / name, f"{shown}/{name}")]
 
     if manifest["state"] == CURRENT:
-        problems += [what for _, what in changes_since(manifest, shown, root)]
+        problems += dict.fromkeys(what for _, what in changes_since(manifest, shown, root))
     return problems, len(files), lines
 
 
@@ -1079,6 +1041,7 @@ class Bench:
         """Return what a day's entry in the manifest says of its source, of now, and of this machine."""
         return {
             "source": day.source,
+            "timing": timing_of(self.root),
             "flags": " ".join(day.flags),
             "revision": self.revision,
             "utc": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -1251,7 +1214,7 @@ def record(options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="cuda-days-") as temporary:
         bench = Bench(root, Path(temporary), options.arch, options.revision)
         for day in find_days(root, options.day):
-            code = code_digest(root / day.source)
+            code = measured_code(root / day.source)
             try:
                 files, entry, device = record_day(bench, day)
                 target = target_of(options, device)
@@ -1372,7 +1335,7 @@ def record_fleet(options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="cuda-days-") as temporary:
         bench = Bench(root, Path(temporary), options.arch, options.revision)
         for day in find_days(root, options.day):
-            code = code_digest(root / day.source)
+            code = measured_code(root / day.source)
             files, manifest["days"][str(day.number)] = record_fleet_day(bench, day, options.launches)
             manifest["files"].update({name: describe_file(data, day.source, code) for name, data in files.items()})
             contents.update(files)

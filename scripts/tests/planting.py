@@ -21,7 +21,7 @@ SMALLER = {
         "kMostFmas = 2048": "kMostFmas = 8",
     },
     "day44-matmul/matmul_registers.cu": {  # the list for compute-sanitizer: it must meet every fault
-        "// common: includes\n": "#define CUDA_DAYS_SANITIZE\n// common: includes\n",
+        "// common: device\n": "#define CUDA_DAYS_SANITIZE\n// common: device\n",
     },
     "day49-roofline/roofline.cu": {
         "kRagged = {1238, 131, 131}": "kRagged = {346, 67, 67}",
