@@ -37,9 +37,6 @@ EXIT_WRONG = 1
 EXIT_SKIPPED = 77  # the code that CTest and Automake read as a skip
 RUN_LIMIT_S = 1200  # under the profiler a day takes a minute or two: longer is a hang
 
-# The days whose lesson is the counters, which scripts/evidence.py record therefore takes.
-COUNTED_DAYS = (30, 44, 49)
-
 # The passes: ending of the file, and the counters. A name in two spellings is the same counter on different chips:
 # Blackwell renamed the split of DRAM's bytes.
 BYTES = (

@@ -61,6 +61,7 @@ import plot_roofline
 import predict
 import rooflines
 import timeline
+from day_facts import BadFacts, Facts, facts_of, find_facts, read_facts
 from resources import find_nvcc, plain_locale
 from source_code import measured_code, timing_code
 from sync_common import MASTER, flush_stdout, same_start, say_failed, write_whole
@@ -72,7 +73,6 @@ EXIT_SKIPPED = 77  # the code that CTest and Automake read as a skip
 MANIFEST_SCHEMA = 2
 SCHEMA_FILE = "scripts/schema/row.schema.json"
 ROW_SCHEMA = 1  # "schema" of its run record
-DAY_SOURCES = "day[0-9][0-9]-*/*.cu"
 A_SOURCE = re.compile(r"day[0-9]{2}-[\w-]+/[\w-]+\.cu")
 READMES = ("README.md", "day[0-9][0-9]-*/README.md", "profile/README.md")
 NOT_YET = "not yet recorded"
@@ -94,8 +94,6 @@ DERIVED = re.compile(
 # What a CPU build predicts of a day's kernels on this card. It needs no GPU, so that a test makes it again.
 PREDICTION = re.compile("day([0-9]{2})-predicted[.]jsonl")
 
-# The days that have something to show on a timeline: scripts/timeline.py records it and says what it must show.
-TIMELINE_DAYS = (56,)
 TIMELINE = "-timeline.json"
 
 AGAIN = "record again on the GPU: scripts/evidence.py record"
@@ -117,16 +115,25 @@ class Stop(Exception):
 
 @dataclass(frozen=True)
 class Day:
-    """One lesson: its number, source (relative to the repository) and the words of its header's build line."""
+    """One lesson: its day.json, and the words of its header's build line."""
 
-    number: int
-    source: str
+    facts: Facts
     build_line: tuple[str, ...]  # nvcc ... -arch=sm_75 ... -o NAME NAME.cu
 
     @property
+    def number(self) -> int:
+        """Its number."""
+        return self.facts.number
+
+    @property
+    def source(self) -> str:
+        """Its source, relative to the repository."""
+        return self.facts.source
+
+    @property
     def program(self) -> str:
-        """The name after -o."""
-        return self.build_line[self.build_line.index("-o") + 1]
+        """What is built of it."""
+        return self.facts.program
 
     @property
     def flags(self) -> list[str]:
@@ -140,31 +147,34 @@ def file_of(day: int, ending: str) -> str:
     return f"day{day:02d}{ending}"
 
 
-def read_day(root: Path, source: str) -> Day:
-    """Return the day whose source this is. Raises Stop if its header has no build line that can be followed."""
-    text = (root / source).read_bytes().decode("utf-8", "replace")
+def read_day(root: Path, facts: Facts) -> Day:
+    """Return the day of these facts. Raises Stop if its header has no build line that can be followed."""
+    text = (root / facts.source).read_bytes().decode("utf-8", "replace")
     line = re.search(r"^//\s*build:\s*(nvcc .*)$", text, re.MULTILINE)
     words = tuple(line[1].split()) if line else ()
-    name = Path(source).name
-    expected = f"// build: nvcc -std=c++17 -O3 -arch=sm_75 -lineinfo -o NAME {name}"
-    if "-o" not in words[:-1] or name not in words or not any(word.startswith("-arch=sm_") for word in words):
-        raise Stop(f"{source}: no build line in its header that can be followed: write '{expected}'")
-    return Day(int(source[3:5]), source, words)
+    name = f"{facts.program}.cu"
+    expected = f"// build: nvcc -std=c++17 -O3 -arch=sm_75 -lineinfo -o {facts.program} {name}"
+    output = words[words.index("-o") + 1] if "-o" in words[:-1] else ""
+    if output != facts.program or name not in words or not any(word.startswith("-arch=sm_") for word in words):
+        raise Stop(f"{facts.source}: no build line in its header that can be followed: write '{expected}'")
+    return Day(facts, words)
 
 
 def find_days(root: Path, numbers: list[int] | None = None) -> list[Day]:
     """Return the days in order of number, all or those named. Raises Stop for a number that has no day, or two."""
     found: dict[int, Day] = {}
-    for path in sorted(root.glob(DAY_SOURCES)):
-        day = read_day(root, path.relative_to(root).as_posix())
-        if day.number in found:
-            raise Stop(f"{day.source}: day {day.number} has another source, {found[day.number].source}: keep one")
-        found[day.number] = day
+    try:
+        for facts in find_facts(root):
+            if facts.number in found:
+                raise Stop(f"{facts.source}: day {facts.number} is {found[facts.number].source} too: keep one")
+            found[facts.number] = read_day(root, facts)
+    except BadFacts as bad:
+        raise Stop(str(bad)) from None
     for number in numbers or []:
         if number not in found:
             raise Stop(f"day {number}: no such day: there is {', '.join(map(str, found)) or 'none'}", EXIT_USAGE)
     if not found:
-        raise Stop(f"no day found: {DAY_SOURCES} matches no file; --root names the folder that holds the days")
+        raise Stop("no day found: no folder dayNN-name has a day.json; --root names the folder that holds the days")
     return [found[number] for number in sorted(numbers or found)]
 
 
@@ -381,9 +391,9 @@ def changes_since(manifest: dict, shown: str, root: Path) -> list[tuple[str, str
         if not (root / source).is_file():
             continue  # told below, with its files
         try:
-            flags = " ".join(read_day(root, source).flags)
-        except Stop as stop:
-            changes.append((source, str(stop)))
+            flags = " ".join(read_day(root, read_facts(root, source.partition("/")[0])).flags)
+        except (Stop, BadFacts) as bad:
+            changes.append((source, str(bad)))
             continue
         if flags != entry["flags"]:
             changes.append((source, f"{source}: built with '{flags}', {shown} with '{entry['flags']}': {AGAIN}"))
@@ -640,7 +650,7 @@ def merge_counters(folder: Path, shown: str, root: Path, manifest: dict) -> dict
     return merged
 
 
-def compare_predictions(folder: Path, shown: str) -> dict[str, bytes]:
+def compare_predictions(folder: Path, shown: str, root: Path) -> dict[str, bytes]:
     """Return the text that sets each day's prediction beside its counters, by file name. Raises Stop."""
     texts = {}
     for path in sorted(folder.iterdir()):
@@ -649,8 +659,8 @@ def compare_predictions(folder: Path, shown: str) -> dict[str, bytes]:
             continue
         day = int(match[1])
         try:
-            text = predict.to_text(path, folder / file_of(day, counters.PASSES[0][0]))
-        except predict.Stop as stop:
+            text = predict.to_text(path, folder / file_of(day, counters.PASSES[0][0]), facts_of(root, day))
+        except (predict.Stop, BadFacts) as stop:
             raise Stop(f"{shown}/{path.name}: {str(stop).replace(str(folder), shown)}") from None
         texts[file_of(day, "-predicted.txt")] = text.encode()
     return texts
@@ -672,7 +682,7 @@ def derive(folder: Path, shown: str, root: Path) -> dict[str, bytes]:
     manifest = read_manifest(folder, shown)
     if manifest.get("cards"):
         return {file_of(int(day), FLEET_TABLE): fleet_table(folder, int(day)) for day in manifest["days"]}
-    files = {**merge_counters(folder, shown, root, manifest), **compare_predictions(folder, shown)}
+    files = {**merge_counters(folder, shown, root, manifest), **compare_predictions(folder, shown, root)}
     with tempfile.TemporaryDirectory(prefix="cuda-days-") as temporary:
         lines = {name: (folder / name).read_bytes() for name in manifest["files"] if name.endswith(".jsonl")}
         for name, data in {**lines, **files}.items():
@@ -1059,7 +1069,7 @@ class Bench:
 
     def counters(self, day: Day) -> list[tuple[str, str, bytes]]:
         """Take the profiler passes. Returns (ending, command, export) of each. Raises Stop with why there are none."""
-        if day.number not in counters.COUNTED_DAYS:
+        if not day.facts.counters:
             raise Stop("counters are not part of this day")
 
         def run(words: list[str]) -> subprocess.CompletedProcess:
@@ -1158,7 +1168,7 @@ def record_day(bench: Bench, day: Day) -> tuple[dict[str, bytes], dict, str]:
         "resources": keep_if_possible("resources", lambda: bench.resources(day)),
         "commands": commands,
     }
-    if day.number in TIMELINE_DAYS:
+    if day.facts.timeline:
         entry["timeline"] = keep_if_possible("timeline", lambda: bench.timeline(day))
     return files, entry, str(run.get("device"))
 

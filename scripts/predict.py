@@ -3,7 +3,7 @@
 
     cmake --preset cpu-trace && cmake --build --preset cpu-trace
     build/cpu-trace/day49-roofline/roofline --trace --card h200 --json > predicted.jsonl
-    scripts/predict.py --trace predicted.jsonl --ncu profile/h200/day49-counters.csv
+    scripts/predict.py --day 49 --trace predicted.jsonl --ncu profile/h200/day49-counters.csv
 
 profile/<gpu>/dayNN-predicted.jsonl holds the launches of such a trace without its source lines, which move with every
 comment: grep '"record":"traffic"'. scripts/evidence.py charts makes dayNN-predicted.txt of it, which READMEs show.
@@ -11,7 +11,8 @@ comment: grep '"record":"traffic"'. scripts/evidence.py charts makes dayNN-predi
 Joins each launch of the trace with the launch of the same kernel in the export: by name, by template arguments where
 both have them, and by order where there are several. Prints what warps ask of global and shared memory, and the bytes
 that L1, L2 and DRAM move (MB are 10^6 bytes), predicted and measured; x is predicted / measured. A figure that is off
-by more than 10 % gets a sentence. One that nobody has explained is an error: EXPLANATIONS is where sentences stand.
+by more than 10 % gets a sentence. One that nobody has explained is an error: the day's day.json is where sentences
+stand, under "off".
 
 The export is what merge_dram.py of day 49 reads, but with --print-units base alone, as scripts/profile.sh writes it.
 Exit code: 0 printed; 1 something is wrong, on stderr; 2 bad usage.
@@ -27,9 +28,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from counters import UNITS, merge_dram
+from day_facts import BadFacts, Facts, facts_of
 from sync_common import flush_stdout, say_failed
 
 EXIT_WRONG = 1
+ROOT = Path(__file__).resolve().parents[1]
 OFF = 0.10  # what calls for a sentence
 SMALL_BYTES = 1_000_000  # of DRAM: what a kernel's start costs is no longer little beside it
 SECTOR_BYTES = 32
@@ -55,40 +58,6 @@ QUANTITIES = {
     "DRAM": (("dram_read_bytes", "dram_write_bytes"), ("dram__bytes.sum",), 1),
 }
 LEVELS = ("L1", "L2", "DRAM")
-
-# Why a figure is off: kernels, quantity, sentence.
-SHARED_L1 = (
-    "The model's blocks share nothing of L1 but what all of them read. On the card the blocks of an SM find what "
-    "others brought, and the coalescers before L2 (LRC in Nsight Compute's guide) ask once for what several SMs want "
-    "at a time; how often depends on which blocks meet where and when."
-)
-EXPLANATIONS = [
-    (r"matmul\w*|(global|shared)(Stride\d+|Random)", "L2", SHARED_L1),
-    (
-        r"matmulTiled|matmulSharedTiled",
-        "wavefronts",
-        "nvcc widens the reads of A's tile: four 128-bit loads of two wavefronts each where the source has 16 loads of "
-        "one, so a warp takes 24 wavefronts a tile instead of 32.",
-    ),
-    (
-        r"matmulRegTile1d",
-        "wavefronts",
-        "nvcc reads four steps of A by one 128-bit load of two wavefronts: a step takes 2 x 2 wavefronts for A and 1 "
-        "for B, where the source has 8 and 1.",
-    ),
-    (
-        r"matmulRegTile2d",
-        "wavefronts",
-        "nvcc reads two steps of A and four columns of B by one load each: 6 loads a step, 24 wavefronts, where the "
-        "source has 16 loads, 48 wavefronts.",
-    ),
-    (
-        r"matmul\w*",
-        "DRAM",
-        "A and B are read from DRAM once, as predicted. The model keeps written lines in L2 as long as read ones; the "
-        "card writes more of C back before the kernel ends.",
-    ),
-]
 
 
 Stop = merge_dram.Stop  # ends the program with exit code 1; its text says what is wrong
@@ -256,8 +225,8 @@ def level_table(pairs: list[Pair], width: int) -> list[str]:
     return lines
 
 
-def sentence_for(pair: Pair, quantity: str) -> str | None:
-    """Return why a figure is off, if anybody knows."""
+def sentence_for(pair: Pair, quantity: str, facts: Facts) -> str | None:
+    """Return why a figure is off, if anybody knows: by the counters themselves, or by the day's day.json."""
     predicted, measured = pair.figures(quantity)
     conflicts = [pair.counted.values.get(CONFLICTS.format(op), 0) for op in ("ld", "st")]
     needed = measured - sum(conflicts)
@@ -267,14 +236,13 @@ def sentence_for(pair: Pair, quantity: str) -> str | None:
             "bank conflicts: loads that return and stores take turns at the banks. "
             f"Without them x is {predicted / needed:.3f}."
         )
-    for symbol, of, sentence in EXPLANATIONS:
-        if of == quantity and re.fullmatch(symbol, split_name(pair.predicted["kernel"])[0]):
-            return sentence
-    return None
+    symbol = split_name(pair.predicted["kernel"])[0]
+    reasons = [off["why"] for off in facts.off if off["quantity"] == quantity and re.fullmatch(off["kernels"], symbol)]
+    return reasons[0] if reasons else None
 
 
-def to_text(trace: Path, export: Path) -> str:
-    """Return the tables and sentences. Raises Stop, also where a figure is off and has no sentence."""
+def to_text(trace: Path, export: Path, facts: Facts) -> str:
+    """Return the tables and sentences of a day. Raises Stop, also where a figure is off and has no sentence."""
     launches = read_trace(trace)
     pairs, notes = join(launches, read_counters(export))
     width = max(len(pair.label) for pair in pairs) + 1
@@ -298,13 +266,13 @@ def to_text(trace: Path, export: Path) -> str:
             ratio = pair.ratio(quantity)
             if ratio is None or abs(ratio - 1) <= OFF:
                 continue
-            sentence = sentence_for(pair, quantity)
+            sentence = sentence_for(pair, quantity, facts)
             if sentence is None:
                 unexplained.append(f"{pair.label}: {quantity} is off, x is {ratio:.3f}")
             else:
                 said.setdefault((quantity, sentence), []).append(f"{pair.label} ({ratio:.2f})")
     if unexplained:
-        raise Stop("\n".join([*unexplained, "say why in EXPLANATIONS of scripts/predict.py"]))
+        raise Stop("\n".join([*unexplained, f"say why under 'off' of {facts.folder}/day.json"]))
     sentences = [f"{quantity} of {', '.join(kernels)}: {sentence}" for (quantity, sentence), kernels in said.items()]
     for sentence in [*sentences, *notes]:
         lines += ["", *textwrap.wrap(sentence, 110, break_long_words=False)]
@@ -314,13 +282,14 @@ def to_text(trace: Path, export: Path) -> str:
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--day", type=int, required=True, metavar="N", help="whose launches they are: 44 or 49, say")
     parser.add_argument("--trace", type=Path, required=True, metavar="TRACE.jsonl")
     parser.add_argument("--ncu", type=Path, required=True, metavar="COUNTERS.csv")
     options = parser.parse_args(arguments)
     try:
-        print(to_text(options.trace, options.ncu), end="")
+        print(to_text(options.trace, options.ncu, facts_of(ROOT, options.day)), end="")
         flush_stdout()
-    except Stop as stop:
+    except (Stop, BadFacts) as stop:
         print(stop, file=sys.stderr)
         return EXIT_WRONG
     except OSError as error:

@@ -12,8 +12,8 @@ which the host code computes. So the host code runs, as built for the CPU (build
 skip every kernel, it makes all the launches of --check within seconds. `check` takes the recorded sizes where there is
 no such build.
 
-scripts/designed.json says for days whose lesson it is what every kernel was designed for: threads and dynamic shared
-memory of a block, and how many blocks an SM then holds on some architectures. It also stands in for the log where that
+A day's day.json says, where it is the lesson, what every kernel was designed for: threads and dynamic shared memory
+of a block, and how many blocks an SM then holds on some architectures. It also stands in for the log where that
 is silent: for a kernel that the CPU build never launches (thread block clusters), and to tell which instance of a
 template a launch from within another template is of.
 
@@ -38,12 +38,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from day_facts import BadFacts, find_facts
 from sync_common import BadSource, read_source, replacing
 
 ROOT = Path(__file__).resolve().parents[1]
 SCHEMA = 1  # of resources.json
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)  # those of occupancy.cpp
-DESIGNED = Path("scripts/designed.json")  # below the root
 EXIT_FAILED = 1
 EXIT_SKIPPED = 77
 
@@ -324,29 +324,20 @@ class Design:
 
 
 def read_designs(root: Path) -> dict[str, dict[str, Design]]:
-    """Return the designs of scripts/designed.json by day's source and kernel, blanks left out; none if it is not there.
-
-    Raises Problem if it cannot be read as such.
-    """
-    path = root / DESIGNED
+    """Return what the days' day.json say of kernels, by source and kernel, blanks left out. Raises Problem."""
+    designs = {}
     try:
-        text = path.read_text(encoding="utf-8")
-        return {
-            day: {
-                name.replace(" ", ""): Design(
-                    int(design["threads"]),
-                    int(design["dynamic_shared"]),
-                    {int(arch): int(blocks) for arch, blocks in design["blocks_per_sm"].items()},
-                )
-                for name, design in kernels.items()
-            }
-            for day, kernels in json.loads(text).items()
-        }
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        form = '{"day44-matmul/x.cu": {"kernel<4>": {"threads": 256, "dynamic_shared": 0, "blocks_per_sm": {"75": 2}}}}'
-        raise Problem(f"{DESIGNED} cannot be read ({error!r}); its form is {form}") from error
+        for facts in find_facts(root):
+            for name, design in facts.kernels.items():
+                blocks = {int(arch): int(number) for arch, number in design["blocks_per_sm"].items()}
+                as_designed = Design(int(design["threads"]), int(design["dynamic_shared"]), blocks)
+                designs.setdefault(facts.source, {})[name.replace(" ", "")] = as_designed
+    except BadFacts as bad:
+        raise Problem(str(bad)) from None
+    except (ValueError, TypeError, AttributeError) as error:
+        form = '{"kernel<4>": {"threads": 256, "dynamic_shared": 0, "blocks_per_sm": {"75": 2}}}'
+        raise Problem(f"{facts.folder}/day.json: kernels cannot be read ({error!r}); their form is {form}") from error
+    return designs
 
 
 LAUNCH = re.compile(
@@ -566,8 +557,9 @@ def misfits(record: dict, designs: dict[str, dict[str, Design]]) -> list[str]:
     for day, kernels in designs.items():
         rows = [row for row in record["rows"] if row["day"] == day]
         there = {row["kernel"].replace(" ", "") for row in rows}
-        found += [f"{DESIGNED}: {day} has no kernel {name}: take it out" for name in kernels if name not in there]
-        found += [f"{day}, {name}: has no design: add it to {DESIGNED}" for name in sorted(there - kernels.keys())]
+        designed = f"{day.partition('/')[0]}/day.json"
+        found += [f"{designed}: {day} has no kernel {name}: take it out" for name in kernels if name not in there]
+        found += [f"{day}, {name}: has no design: add it to {designed}" for name in sorted(there - kernels.keys())]
         for row in rows:
             design = kernels.get(row["kernel"].replace(" ", ""))
             if design is None:
@@ -791,7 +783,7 @@ def main(arguments: list[str] | None = None) -> int:
             advice = "Nothing is recorded: give the kernel fewer live values, or smaller blocks more registers."
             raise Problem("\n".join([*spilled, advice]))
         if misfitting:
-            advice = f"Nothing is recorded: change the kernel, or its entry in {DESIGNED} if another design is meant."
+            advice = "Nothing is recorded: change the kernel, or its entry in day.json if another design is meant."
             raise Problem("\n".join([*misfitting, advice]))
         write_record(folder, record)
         print(f"{len(record['rows'])} rows written to {folder}/resources.json and resources.txt")

@@ -22,6 +22,7 @@ pytest.importorskip("jsonschema", reason="no jsonschema: scripts/lessons test in
 sys.path.insert(0, str(SCRIPTS))
 EVIDENCE = importlib.import_module("evidence")
 COUNTERS = importlib.import_module("counters")
+DAY_FACTS = importlib.import_module("day_facts")
 
 UUID = "GPU-00000000-1111-2222-3333-444444444444"
 
@@ -261,6 +262,7 @@ class Repository:
         self.fake("day49.jsonl", run_lines())
         self.write("day49-fake/fake.cu", SOURCE)
         self.write("common/lesson.cuh", HEADER)
+        self.facts(49)
         self.write("README.md", README)
         schema = self.root / "scripts/schema/row.schema.json"
         schema.parent.mkdir(parents=True)
@@ -270,7 +272,14 @@ class Repository:
     def add_day(self, number):
         """Add another day: a copy of day 49, which prints that it is another."""
         self.write(f"day{number}-fake/fake.cu", SOURCE.replace("A day", f"day {number} of the tests: a day"))
+        self.facts(number)
         self.fake(f"day{number}.jsonl", run_lines(day=number))
+
+    def facts(self, number):
+        """Write what is known of a day."""
+        facts = dict.fromkeys(("libraries", "headers", "optional_headers", "off"), [])
+        facts.update(number=number, program="fake", kernels={}, counters=number in (30, 44, 49), timeline=number == 56)
+        self.write(f"day{number}-fake/day.json", json.dumps(facts))
 
     def fake(self, name, text):
         path = self.fakes / name
@@ -833,8 +842,14 @@ def test_a_day_without_a_build_line_is_named(bare, line):
 
 
 def test_two_sources_of_one_day_are_named(bare):
-    bare.write("day49-other/other.cu", SOURCE.replace("fake", "other"))
-    assert "day49-other/other.cu: day 49 has another source" in bare.run("record", code=1).stderr
+    bare.write("day49-other/fake.cu", SOURCE)
+    bare.write("day49-other/day.json", (bare.root / "day49-fake/day.json").read_text())
+    assert "day49-other/fake.cu: day 49 is day49-fake/fake.cu too: keep one" in bare.run("record", code=1).stderr
+
+
+def test_a_day_without_its_facts_is_named(bare):
+    (bare.root / "day49-fake/day.json").write_text("{}")
+    assert "day49-fake/day.json: has no 'number'" in bare.run("record", code=1).stderr
 
 
 # ---- what follows from the recorded lines ----------------------------------------------------------------------------
@@ -1624,10 +1639,11 @@ def test_what_this_repository_records_is_as_recorded(source_dir):
 
 
 def test_the_page_of_the_records_names_the_days_that_are_counted(source_dir):
-    *first, last = COUNTERS.COUNTED_DAYS
+    counted = [facts.number for facts in DAY_FACTS.find_facts(source_dir) if facts.counters]
+    *first, last = counted
     row = f"| `dayNN-counters.csv` | of days {', '.join(map(str, first))} and {last}: "
     assert row in (source_dir / "profile/README.md").read_text()
-    for day in COUNTERS.COUNTED_DAYS:
+    for day in counted:
         assert (source_dir / f"profile/h200/day{day}-counters.csv").is_file()
 
 

@@ -8,8 +8,10 @@ import sys
 
 import predict
 import pytest
+from day_facts import facts_of
 
 HEAD = '"ID","Kernel Name","Block Size","Grid Size","Metric Name","Metric Unit","Metric Value"'
+DAY49 = facts_of(predict.ROOT, 49)
 FIGURES = ("load_requests", "load_sectors", "store_requests", "store_sectors")
 
 
@@ -63,22 +65,24 @@ def test_launches_meet_by_arguments_and_by_order(files):
     trace = [launch("f<1>", 100), launch("f<2>", 200), launch("g", 300), launch("g", 400), launch("cpuOnly", 1)]
     rows = [counted(0, "void f<(int)2>(T *)", 200), counted(1, "void f<(int)1>(T *)", 100)]
     rows += [counted(2, "g(int)", 300), counted(3, "g(int)", 400), counted(4, "gpuOnly(int)", 1)]
-    text = predict.to_text(*files(trace, "".join(rows)))
+    text = predict.to_text(*files(trace, "".join(rows)), DAY49)
     assert text.count("1.000") == 4 * 4  # requests, sectors, L1 and L2 of four launches
     assert "cpuOnly: the export has no such launch." in text
     assert "gpuOnly: not in the trace." in text
 
 
 def test_another_grid_is_not_compared(files):
-    text = predict.to_text(*files([launch("f", 1, grid=7), launch("g", 1)], counted(0, "f", 1) + counted(1, "g", 1)))
+    text = predict.to_text(
+        *files([launch("f", 1, grid=7), launch("g", 1)], counted(0, "f", 1) + counted(1, "g", 1)), DAY49
+    )
     assert "f: traced with grid (7, 1, 1), profiled with (1, 1, 1): not compared." in text
 
 
 def test_what_is_off_has_to_be_explained(files):
-    known = predict.to_text(*files([launch("matmulNaive", 100)], counted(0, "matmulNaive", 100, l2=0.5)))
+    known = predict.to_text(*files([launch("matmulNaive", 100)], counted(0, "matmulNaive", 100, l2=0.5)), DAY49)
     assert "L2 of matmulNaive (2.00): The model's blocks share nothing" in known
-    with pytest.raises(predict.Stop, match=r"f: L2 is off, x is 2.000\nsay why in EXPLANATIONS"):
-        predict.to_text(*files([launch("f", 100)], counted(0, "f", 100, l2=0.5)))
+    with pytest.raises(predict.Stop, match=r"f: L2 is off, x is 2.000\nsay why under 'off' of day49-roofline/day.json"):
+        predict.to_text(*files([launch("f", 100)], counted(0, "f", 100, l2=0.5)), DAY49)
 
 
 def test_nonsense_is_refused(files):
@@ -97,25 +101,25 @@ def test_nonsense_is_refused(files):
         ([launch("f", 1)], counted(0, "f", 1) + "==ERROR== gone\n" + counted(1, "f", 1), "the profiler reports"),
     ]:
         with pytest.raises(predict.Stop, match=why):
-            predict.to_text(*files(records, rows))
+            predict.to_text(*files(records, rows), DAY49)
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
 def test_exports_of_other_shells_are_read(files, encoding):
     trace, export = files([launch("f", 100)], counted(0, "f", 100))
-    plain = predict.to_text(trace, export)
+    plain = predict.to_text(trace, export, DAY49)
     export.write_bytes(export.read_text().replace("\n", "\r\n").encode(encoding))
-    assert predict.to_text(trace, export) == plain
+    assert predict.to_text(trace, export, DAY49) == plain
 
 
 def test_the_columns_of_rules_are_passed_over(files):
     trace, export = files([launch("f", 100)], counted(0, "f", 100))
-    plain = predict.to_text(trace, export)
+    plain = predict.to_text(trace, export, DAY49)
     header, *rows = export.read_text().splitlines()[1:]
     header += ',"Rule Name","Rule Type","Rule Description","Estimated Speedup Type","Estimated Speedup"'
     rule = '"0","f","(32, 1, 1)","(1, 1, 1)","","","","SOLBottleneck","OPT","See ""Memory"", 9.1 %","global","12.5"'
     export.write_text("\n".join([header, *(f'{row},"","","","",""' for row in rows), rule, ""]))
-    assert predict.to_text(trace, export) == plain
+    assert predict.to_text(trace, export, DAY49) == plain
 
 
 # ---- exports of other locales ----------------------------------------------------------------------------------------
@@ -140,7 +144,7 @@ def test_an_export_of_another_locale_gives_the_same(tmp_path, source_dir, name):
     export = tmp_path / "counters.csv"
     export.write_text(of_locale(recorded, LOCALES[name][0]), encoding="utf-8")
     assert export.read_text(encoding="utf-8") != recorded
-    text = predict.to_text(folder / "day49-predicted.jsonl", export)
+    text = predict.to_text(folder / "day49-predicted.jsonl", export, DAY49)
     assert text == (folder / "day49-predicted.txt").read_text(encoding="utf-8")
 
 
@@ -155,7 +159,7 @@ def test_the_first_launches_of_exports_from_german_and_french_hosts(source_dir, 
 def test_the_command_line_says_what_is_wrong(files, source_dir, tmp_path):
     script = source_dir / "scripts/predict.py"
     for trace, code in ((files([launch("f", 1)], counted(0, "f", 1))[0], 0), (tmp_path / "none", 1)):
-        words = [sys.executable, script, "--trace", trace, "--ncu", tmp_path / "counters.csv"]
+        words = [sys.executable, script, "--day", "49", "--trace", trace, "--ncu", tmp_path / "counters.csv"]
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         assert (done.returncode, bool(done.stdout), bool(done.stderr)) == (code, code == 0, code == 1)
 
@@ -163,7 +167,7 @@ def test_the_command_line_says_what_is_wrong(files, source_dir, tmp_path):
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
 def test_a_full_disk(files, source_dir):
     trace, export = files([launch("f", 1)], counted(0, "f", 1))
-    words = [sys.executable, source_dir / "scripts/predict.py", "--trace", trace, "--ncu", export]
+    words = [sys.executable, source_dir / "scripts/predict.py", "--day", "49", "--trace", trace, "--ncu", export]
     with open("/dev/full", "w", encoding="utf-8") as full:
         done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "stdout: No space left on device\n")
@@ -171,6 +175,6 @@ def test_a_full_disk(files, source_dir):
 
 def test_a_closed_stdout(files, source_dir):
     trace, export = files([launch("f", 1)], counted(0, "f", 1))
-    words = [sys.executable, source_dir / "scripts/predict.py", "--trace", trace, "--ncu", export]
+    words = [sys.executable, source_dir / "scripts/predict.py", "--day", "49", "--trace", trace, "--ncu", export]
     done = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *words], stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "stdout: Bad file descriptor\n")

@@ -259,14 +259,18 @@ class Tree:
         )
 
     def design(self, **changes):
-        """Write scripts/designed.json: what SOURCE is, with these changes: None takes a kernel out."""
+        """Write the day's facts: kernels as SOURCE has them, with these changes: None takes a kernel out."""
         kernels = {"add<1>": (256, 0, {"75": 4}), "add<2>": (256, 0, {"75": 4}), "sum": (64, 0, {"90": 99, "75": 16})}
         kernels.update(changes)
-        path = self.root / "scripts/designed.json"
-        path.parent.mkdir(exist_ok=True)
         keys = ("threads", "dynamic_shared", "blocks_per_sm")
         designs = {name: dict(zip(keys, design)) for name, design in kernels.items() if design}
-        path.write_text(json.dumps({"day01-add/add.cu": designs}))
+        facts = {
+            "number": 1,
+            "program": "add",
+            **dict.fromkeys(("libraries", "headers", "optional_headers", "off"), []),
+        }
+        facts.update(counters=False, timeline=False, kernels=designs)
+        (self.root / "day01-add/day.json").write_text(json.dumps(facts))
 
     def files(self):
         return {path.name: path.read_bytes() for path in self.record_folder.glob("*")}
@@ -389,8 +393,8 @@ def test_kernels_as_designed_pass(tree):
             "day01-add/add.cu, sm_75, add<1>: designed for 256 threads and 64 bytes of dynamic shared memory a block, "
             "launched with 256x1x1 and 0",
         ),
-        ({"sum": None}, "day01-add/add.cu, sum: has no design: add it to scripts/designed.json"),
-        ({"total": (64, 0, {"75": 16})}, "scripts/designed.json: day01-add/add.cu has no kernel total: take it out"),
+        ({"sum": None}, "day01-add/add.cu, sum: has no design: add it to day01-add/day.json"),
+        ({"total": (64, 0, {"75": 16})}, "day01-add/day.json: day01-add/add.cu has no kernel total: take it out"),
     ],
 )
 def test_a_kernel_that_is_not_as_designed_is_named_and_never_recorded(tree, changes, said):
@@ -438,12 +442,22 @@ def test_with_another_nvcc_a_design_is_no_error(tree):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", '{"day01-add/add.cu": {"sum": {"threads": 64}}}', '{"day01-add/add.cu": 5}']
+    ("design", "said"),
+    [
+        ({"threads": 64}, "the design of sum must have blocks_per_sm, dynamic_shared, threads"),
+        (5, "the design of sum must have"),
+        ({"threads": "many", "dynamic_shared": 0, "blocks_per_sm": {}}, "their form is"),
+        ({"threads": 64, "dynamic_shared": 0, "blocks_per_sm": {"sm_75": 1}}, "their form is"),
+        ({"threads": 64, "dynamic_shared": 0, "blocks_per_sm": 2}, "their form is"),
+    ],
 )
-def test_designs_that_are_none_are_named(tree, text):
+def test_designs_that_are_none_are_named(tree, design, said):
     tree.design()
-    (tree.root / "scripts/designed.json").write_text(text)
-    fails(tree.run("check"), "scripts/designed.json cannot be read", '"blocks_per_sm"')
+    path = tree.root / "day01-add/day.json"
+    facts = json.loads(path.read_text())
+    facts["kernels"]["sum"] = design
+    path.write_text(json.dumps(facts))
+    fails(tree.run("check"), "day01-add/day.json: ", said)
 
 
 def test_new_and_lost_kernels_are_named(tree):

@@ -8,6 +8,7 @@ import subprocess
 
 import predict
 import pytest
+from day_facts import facts_of
 
 
 @pytest.fixture(scope="session")
@@ -234,7 +235,7 @@ def test_the_recorded_prediction_is_what_the_source_gives(day49, source_dir):
 
 
 def test_the_readme_says_why_where_they_part(day49, source_dir):
-    text = predict.to_text(day49[0], source_dir / "profile/h200/day49-counters.csv")
+    text = predict.to_text(day49[0], source_dir / "profile/h200/day49-counters.csv", facts_of(source_dir, 49))
     for pair in day49[1]:
         for quantity in predict.QUANTITIES:
             ratio = pair.ratio(quantity)
@@ -246,5 +247,5 @@ def test_a_figure_that_nobody_explained_is_an_error(day49, source_dir, tmp_path)
     off = tmp_path / "off.jsonl"
     lines = day49[0].read_text().splitlines(keepends=True)
     off.write_text("".join(re.sub(r'"l1_bytes":\d+', '"l1_bytes":1', line) for line in lines))
-    with pytest.raises(predict.Stop, match="vectorAdd: L1 is off, x is 0.000\n(.*\n)*say why in EXPLANATIONS"):
-        predict.to_text(off, source_dir / "profile/h200/day49-counters.csv")
+    with pytest.raises(predict.Stop, match="vectorAdd: L1 is off, x is 0.000\n(.*\n)*say why under 'off' of day49"):
+        predict.to_text(off, source_dir / "profile/h200/day49-counters.csv", facts_of(source_dir, 49))
