@@ -6,6 +6,7 @@
 // that a kernel requests from global memory, divided by its time, are a rate that DRAM never moved wherever a cache
 // served a re-read: some rows read far above 100 % of the copy ceiling. That flaw is the lesson. The program shows it,
 // and reads no counter; those of the profiler, which repair it, are in README.md.
+// The lesson's author calls these bytes compulsory, as the table does; elsewhere that word means each byte once.
 //
 //   build: nvcc -std=c++17 -O3 -arch=sm_75 -lineinfo -o roofline roofline.cu
 //   run:   ./roofline            (--help lists the rest)
@@ -178,7 +179,7 @@ __global__ void transposeTiled(const float* in, float* out, int side) {
 // ---- Matrix products
 
 // The matmul and the stencil stay small on purpose: their inputs fit in the L2 of every card from
-// a T4 on, so their re-reads are served by a cache, and the compulsory count does not know it.
+// a T4 on, so their re-reads are served by a cache, and the count of requested bytes does not know it.
 constexpr int kMatmul = 512;
 constexpr int kMatmulTile = 16;
 

@@ -105,6 +105,7 @@ struct alignas(kWidth * sizeof(float)) Pack {
   float at[kWidth];
 };
 
+// Applies a stage to each of the floats that a thread holds.
 template <int kWidth, class Stage, class... Packs>
 __device__ Pack<kWidth> mapPacks(Stage stage, const Packs&... in) {
   Pack<kWidth> result;
@@ -113,6 +114,7 @@ __device__ Pack<kWidth> mapPacks(Stage stage, const Packs&... in) {
   return result;
 }
 
+// A stage over whole streams: the body of every kernel of the chain.
 template <int kWidth, class Stage, class... In>
 __device__ void mapStreams(Stage stage, int n, float* out, const In*... in) {
   using Wide = Pack<kWidth>;
@@ -136,10 +138,15 @@ __device__ void waitForPrevious() {
 #endif
 }
 
+// What the stages do to an element; the residual's is a sum.
 __device__ float scaleBias(float v) { return v * kScale + kBias; }
 __device__ float gelu(float v) { return 0.5f * v * (1.0f + tanhf(kGeluA * (v + kGeluB * v * v * v))); }
 __device__ float clampRange(float v) { return fminf(fmaxf(v, kLow), kHigh); }
 
+// The four kernels of the chain, a stage each, as they stand in many a network: they do little to an element, read what
+// the one before has written (8, 8, 12 and 8 bytes an element), and are launched one after the other. At 1024 elements
+// the work of one takes less time than its launch: the four launches take an H200's host 17 us and the GPU 7.2 us, and
+// DRAM would have moved their bytes in 0.01 us (profile/h200/day56.txt).
 template <int kWidth, bool kOverlap>
 __global__ void applyScaleBias(const float* in, float* out, int n) {
   waitForPrevious<kOverlap>();
