@@ -130,6 +130,24 @@ def _site(source, fault):
     return found[fault.nth]
 
 
+def exchanged(source, kernel, old, new, day):
+    """Return the source with one piece of code in place of another, wherever it stands and however it is written.
+
+    It is looked for in the kernel, and where that does not hold it, in all of the source: it must be there once.
+    Literals count, comments do not.
+    """
+    code = _OPAQUE.sub(lambda found: found[0] if found[0][0] in "\"'" else re.sub(r"[^\n]", " ", found[0]), source)
+    pattern = tokens(re.sub(r"//[^\n]*", "", old))
+    name = kernel.split("<")[0]
+    bodies = bodies_of(source, name) if re.search(rf"\bvoid\s+(__launch_bounds__\(.*?\)\s*)?{name}\s*\(", code) else []
+    sites = [site for first, last in bodies for site in pattern.finditer(code, first, last + 1)]
+    sites = sites or list(pattern.finditer(code))
+    assert len(sites) == 1, (
+        f"{old!r} is {len(sites)} times in {kernel} of {day}, must be once: update the planted fault"
+    )
+    return source[: sites[0].start()] + new + source[sites[0].end() :]
+
+
 def planted(source, fault):
     """Return the source with the fault in it."""
     site = _site(source, fault)

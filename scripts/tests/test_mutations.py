@@ -1,8 +1,8 @@
 """Faults planted in the days' kernels: each must make the CPU build exit 1 and name the kernel.
 
-A fault is one exact replacement in a day's source, so the test also fails, saying so, when the text it
-replaces is no longer there. The mutated source goes through the same lowering as the day and is linked
-with the CPU backend that the build made.
+A fault is one piece of code in place of another, found by its tokens in the kernel that it is of, so a comment, a line
+break or a move changes nothing; where the code itself is no longer there, the test fails and says so. The mutated
+source goes through the same lowering as the day and is linked with the CPU backend that the build made.
 
 Newer faults (SWITCHED) are pieces of code that planting.py finds; a day's are compiled into one program, which the
 environment tells which of them to commit.
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import pytest
 from days import OTHER_KERNELS, PROFILE_ORDER
-from planting import SMALLER, CodeFault, replaced, small_source, switchable
+from planting import SMALLER, CodeFault, exchanged, replaced, small_source, switchable
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Fault:
     alone: bool = False
 
 
-ADD = "out[i] = a[i] + b[i];\n}\n\n// Day 11"
+ADD = "out[i] = a[i] + b[i];"
 FAULTS = {
     "day30-roofline/roofline.cu": [
         Fault(
@@ -220,8 +220,8 @@ FAULTS = {
         Fault(
             "early rungs without the barrier after use",
             "matmulSharedTiled",
-            "    __syncthreads();  // others may still read the tiles\n",
-            "",
+            "__syncthreads(); } float* c = g.c + rows(",
+            "} float* c = g.c + rows(",
             alone=True,
         ),
         Fault(
@@ -392,8 +392,8 @@ FAULTS = {
         Fault(
             "one node left as it was captured",
             "applyAddResidual",
-            "for (size_t i = 0; i < steps.size(); ++i)\n      CUDA_CHECK(cudaGraphExec",
-            "for (size_t i = 0; i < steps.size(); ++i)\n      if (i != 2) CUDA_CHECK(cudaGraphExec",
+            "for (size_t i = 0; i < steps.size(); ++i) CUDA_CHECK(cudaGraphExecKernelNodeSetParams",
+            "for (size_t i = 0; i < steps.size(); ++i) if (i != 2) CUDA_CHECK(cudaGraphExecKernelNodeSetParams",
             r"\(graph, parameters set, 1024\)",
             alone=True,
         ),
@@ -509,8 +509,8 @@ FAULTS = {
         Fault(
             "matmul without the barrier after use",
             "matmulTiled",
-            "    __syncthreads();  // nobody may",
-            "    // nobody may",
+            "__syncthreads(); } if (row < d && column < d) c[",
+            "} if (row < d && column < d) c[",
         ),
         Fault(
             "matmul skips the last k",
@@ -692,7 +692,7 @@ def programs_of(faults):
 def test_planted_faults_are_caught(day, faults, source_dir, build_dir, cxx, tmp_path):
     source = small_source(day, source_dir)
     for fault in faults:
-        source = replaced(source, fault.old, fault.new, day)
+        source = exchanged(source, fault.kernel, fault.old, fault.new, day)
     program = build_day(source, tmp_path, source_dir, build_dir, cxx)
     code, output = run_check(program)
     for fault in faults:
