@@ -1,68 +1,62 @@
-"""The kernels of each day's program, in the order in which `--profile` launches them."""
+"""The days' programs and their kernels: asked of day.json, of the sources, and of what the CPU build made of them."""
 
-CHAIN = ["applyScaleBias", "applyGelu", "applyAddResidual", "applyClampRange"]
+import functools
+import os
+import re
+import subprocess
 
-PROFILE_ORDER = {
-    "day30-roofline/roofline": [
-        *["streamDram"] * 8,
-        *["readSlices"] * 3,
-        *["readShared"] * 6,
-        *["arithmeticPeak"] * 10,  # on a GPU the tensor cores too
-        *["intensity"] * 12,
-        "vectorAdd",
-        "triadFp64",
-        "stencil7",
-        "matmulNaive",
-        "matmulTiled",
-    ],
-    "day44-matmul/matmul_registers": [
-        "fmaPeak",
-        "matmulSharedTiled",
-        "matmulRegTile1d",
-        "matmulRegTile2d",
-        "matmulRegTile2dVec4",
-        *["matmulTiled"] * 9,  # rungs 7 to 11, three for edges, and the one that sgemm() picks
-        *["cublasGemmEx"] * 2,
-    ],
-    "day49-roofline/roofline": [
-        "copyCoalesced",
-        "vectorAdd",
-        "vectorAddPermuted",
-        "transposeNaive",
-        "transposeTiled",
-        "matmulNaive",
-        "matmulTiled",
-        "reduceSequentialAddressing",
-        "heatStepGlobal",
-        "heatStepTiled",
-        "polynomialHorner",
-        "fmaPeak",
-        *["globalStride0", "globalStride1", "globalStride8", "globalRandom"],
-        *[f"sharedStride{stride}" for stride in (1, 2, 4, 8, 16, 32)],
-    ],
-    # At each of five sizes: launches, graph, wide launches, wide graph; fused launch and graph, wide fused launch.
-    "day56-graphs/graphs": [*CHAIN * 4, *["applyFused"] * 3] * 5,
-}
+from conftest import BUILD_DIR, SOURCE_DIR
+from day_facts import find_facts
 
-# What else a day checks and times.
-OTHER_KERNELS = {
-    "day30-roofline/roofline": [],
-    "day44-matmul/matmul_registers": [
-        # Each instance on its own: Edge is 0 for whole tiles, 1 for float4 edges, 2 for scalars.
-        "matmulTiled<Tile<128, 128, 8, 8, 1, 1>, (Edge)0, false, false>",
-        "matmulTiled<Tile<128, 128, 8, 8, 1, 2>, (Edge)0, false, false>",
-        "matmulTiled<Tile<64, 64, 32, 8, 4, 2>, (Edge)0, false, false>",
-        "matmulTiled<Tile<128, 256, 8, 16, 1, 2>, (Edge)0, false, true>",
-        "matmulTiled<Tile<64, 64, 32, 8, 4, 3>, (Edge)0, true, true>",
-        "matmulTiled<Tile<128, 256, 8, 16, 1, 2>, (Edge)1, false, true>",
-        "matmulTiled<Tile<128, 128, 16, 8, 1, 3>, (Edge)2, true, true>",
-        "matmulTiled<Tile<64, 64, 32, 8, 4, 2>, (Edge)2, true, true>",
-    ],
-    "day49-roofline/roofline": ["copyVector"],
-    "day56-graphs/graphs": [
-        "holdStream",
-        *[f"{kernel}<{width}, false>" for kernel in CHAIN for width in (1, 4)],
-        "applyFused<1>",
-        "applyFused<4>",
-    ],
-}
+FACTS = {f"{facts.folder}/{facts.program}": facts for facts in find_facts(SOURCE_DIR)}
+PROGRAMS = list(FACTS)
+CUBLAS = "cublasGemmEx"  # its products are logged and skipped as launches are
+
+
+def symbol_of(kernel):
+    """Return a kernel's name without its template arguments."""
+    return kernel.split("<")[0]
+
+
+def lesson_kernels(program):
+    """Return the kernels that stand before the harness: all but the tools of checking."""
+    text = (SOURCE_DIR / f"{program}.cu").read_text()
+    return kernels_of(program, text.partition("\n// common: harness\n")[0])
+
+
+def kernels_of(program, text=None):
+    """Return the kernels of a day in the order of its source, those that the CPU build leaves out too."""
+    text = text or (SOURCE_DIR / f"{program}.cu").read_text()
+    return list(dict.fromkeys(re.findall(r"__global__ [^;{]*?(\w+)\([^()]*\) \{", text)))
+
+
+@functools.cache
+def launches(program, mode):
+    """Return what a day's CPU build launches with --check or --profile, in order, each with its template arguments.
+
+    All of it is skipped, which takes a second; then all checks fail. Where nothing is built there are none.
+    """
+    if not (BUILD_DIR / program).is_file():
+        return []
+    skip = ",".join([*kernels_of(program), CUBLAS])
+    done = subprocess.run(
+        [BUILD_DIR / program, mode],
+        env={**os.environ, "CUDA_DAYS_CPU_LOG": "1", "CUDA_DAYS_CPU_SKIP": skip},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    found = re.findall(r"^CPU backend: launch (.+?) (?:grid|m) ", done.stderr, re.MULTILINE)
+    assert found, f"{program} {mode} launched nothing:\n{done.stderr[-2000:]}"
+    return found
+
+
+def skippable(program):
+    """Return what can be skipped alone: each kernel that --check launches, and each instance that a design is of."""
+    lesson = [*lesson_kernels(program), CUBLAS]
+    found = [kernel for kernel in launches(program, "--check") if symbol_of(kernel) in lesson]
+    spelled = {kernel.replace(" ", "") for kernel in found}
+    designed = [kernel for kernel in FACTS[program].kernels if kernel.replace(" ", "") in spelled]
+    return list(dict.fromkeys([*map(symbol_of, found), *designed]))

@@ -6,7 +6,7 @@ import subprocess
 
 import jsonschema
 import pytest
-from days import PROFILE_ORDER
+from days import CUBLAS, FACTS, PROGRAMS, kernels_of, launches, lesson_kernels, symbol_of
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("CUDA_DAYS_BACKEND", "cpu") != "cpu",
@@ -14,10 +14,16 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(params=PROFILE_ORDER)
-def program(request, build_dir):
-    """Each day's program in turn."""
-    return build_dir / request.param
+@pytest.fixture(params=PROGRAMS)
+def name(request):
+    """Each day's folder and program in turn."""
+    return request.param
+
+
+@pytest.fixture
+def program(name, build_dir):
+    """The program itself."""
+    return build_dir / name
 
 
 def run(program, *arguments, **options):
@@ -90,10 +96,9 @@ def test_unusable_device(program, device, code, said):
         assert part in lines[0]
 
 
-def test_banner_names_what_the_driver_translated(program):
+def test_banner_names_what_the_driver_translated(name, program):
     """What is skipped makes the checks fail, after the banner: that saves the time."""
-    skip = PROFILE_ORDER[f"{program.parent.name}/{program.name}"][0]
-    env = {"CUDA_DAYS_CPU_DEVICE": "translated", "CUDA_DAYS_CPU_SKIP": skip}
+    env = {"CUDA_DAYS_CPU_DEVICE": "translated", "CUDA_DAYS_CPU_SKIP": ",".join(kernels_of(name))}
     banner = run(program, "--check", env=env).stdout
     assert "code for sm_90, translated from compute_75 by the driver" in banner
     assert "-arch=sm_90a" in banner
@@ -123,13 +128,17 @@ def test_broken_pipe_is_a_failure(program):
     assert "stdout" in result.stderr
 
 
-def test_profile_launches_each_kernel_once_in_order(program):
-    expected = PROFILE_ORDER[f"{program.parent.name}/{program.name}"]
-    # What is launched is logged before it is skipped, and skipping saves the time.
-    result = run(program, "--profile", env={"CUDA_DAYS_CPU_LOG": "1", "CUDA_DAYS_CPU_SKIP": ",".join(expected)})
-    assert result.returncode == 0, result.stderr
-    launches = [line.split()[3] for line in result.stderr.splitlines() if line.startswith("CPU backend: launch ")]
-    assert [launch.split("<")[0] for launch in launches] == expected
+def test_profile_launches_the_kernels_of_the_table_in_its_order(name, program):
+    """All that --check launches, but for what day.json names; in the order of the rows, or of the source."""
+    profiled = list(dict.fromkeys(map(symbol_of, launches(name, "--profile"))))
+    tools = kernels_of(name)[len(lesson_kernels(name)) :]
+    left_out = [*FACTS[name].not_profiled, *tools]
+    checked = [kernel for kernel in dict.fromkeys(map(symbol_of, launches(name, "--check"))) if kernel not in left_out]
+    in_source = [kernel for kernel in [*kernels_of(name), CUBLAS] if kernel in checked]
+    assert set(profiled) == set(checked)
+    assert profiled in (checked, in_source)
+    # Nothing is computed, and so nothing checked: the profiler sees what is timed.
+    assert run(program, "--profile", env={"CUDA_DAYS_CPU_SKIP": ",".join(profiled)}).returncode == 0
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +148,7 @@ def schema(source_dir):
     return jsonschema.Draft202012Validator(json.loads(text))
 
 
-def test_json_lines(program, schema):
+def test_json_lines(name, program, schema):
     result = run(program, "--check", "--json", env={"LC_ALL": "de_DE.UTF-8"})
     assert result.returncode == 0, result.stderr
     records = [json.loads(line) for line in result.stdout.splitlines()]
@@ -149,12 +158,12 @@ def test_json_lines(program, schema):
     assert records[0]["backend"] == "cpu"
     assert {record["record"] for record in records[1:]} == {"check"}
     checked = {record["symbol"] for record in records[1:]}
-    assert checked >= set(PROFILE_ORDER[f"{program.parent.name}/{program.name}"])
+    assert checked >= set(map(symbol_of, launches(name, "--profile")))
     assert all(record["ok"] and record["checked"] > 0 for record in records[1:])
 
 
-def test_json_of_a_failed_check(program, schema):
-    kernel = PROFILE_ORDER[f"{program.parent.name}/{program.name}"][1]
+def test_json_of_a_failed_check(name, program, schema):
+    kernel = symbol_of(launches(name, "--profile")[1])
     result = run(program, "--check", "--json", env={"CUDA_DAYS_CPU_SKIP": kernel})
     assert result.returncode == 1
     records = [json.loads(line) for line in result.stdout.splitlines()]

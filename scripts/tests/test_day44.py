@@ -5,7 +5,7 @@ import re
 import subprocess
 
 import pytest
-from days import PROFILE_ORDER
+from days import launches, symbol_of
 from test_mutations import build_day, replaced
 
 DAY = "day44-matmul/matmul_registers"
@@ -57,7 +57,7 @@ def test_short_list_meets_every_rung(short):
 
 def test_translated_code_leaves_out_what_it_lacks(build_dir):
     """A build for sm_75 on an H200, where the driver translates: two rungs less, and a sentence that names them."""
-    order = PROFILE_ORDER[DAY]
+    order = [symbol_of(kernel) for kernel in launches(DAY, "--profile")]
     result = run(
         build_dir / DAY,
         "--profile",
@@ -78,7 +78,7 @@ def test_translated_code_leaves_out_what_it_lacks(build_dir):
 
 
 def test_a_t4_leaves_nothing_out(build_dir):
-    skip = ",".join(PROFILE_ORDER[DAY])
+    skip = ",".join(map(symbol_of, launches(DAY, "--profile")))
     result = run(build_dir / DAY, "--profile", CUDA_DAYS_CPU_DEVICE="t4", CUDA_DAYS_CPU_SKIP=skip)
     assert result.returncode == 0, result.stderr
     assert "Left out" not in result.stdout

@@ -26,6 +26,7 @@ def test_every_day_has_its_facts_and_they_agree_with_its_source(source_dir):
         for header in facts.headers + facts.optional_headers:
             assert f"#include <{header}>" in text, header
         assert [header for header in facts.optional_headers if f"#if __has_include(<{header}>)" not in text] == []
+        assert [kernel for kernel in facts.not_profiled if f" {kernel}(" not in text] == []
         for reason in facts.off:
             assert re.search(rf"__global__ [^;{{]*?\b({reason['kernels']})\(", text), reason["kernels"]
 

@@ -277,7 +277,7 @@ class Repository:
 
     def facts(self, number):
         """Write what is known of a day."""
-        facts = dict.fromkeys(("libraries", "headers", "optional_headers", "off"), [])
+        facts = dict.fromkeys(("libraries", "headers", "optional_headers", "not_profiled", "off"), [])
         facts.update(number=number, program="fake", kernels={}, counters=number in (30, 44, 49), timeline=number == 56)
         self.write(f"day{number}-fake/day.json", json.dumps(facts))
 

@@ -15,8 +15,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import days
 import pytest
-from days import PROFILE_ORDER
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "day49-roofline" / "merge_dram.py"
@@ -150,7 +150,7 @@ def test_recorded_run(joined):
     folder = ROOT / "profile" / "h200"
     counters = [folder / "day49-counters.csv", folder / "day49-counters-inst.csv"]
     records, text = joined(*counters, run=folder / "day49.jsonl")
-    assert list(records) == PROFILE_ORDER["day49-roofline/roofline"]  # the access patterns too
+    assert list(records) == days.launches("day49-roofline/roofline", "--profile")  # the access patterns too
     assert set(list(records)[:12]) == SYMBOLS
     exact = [symbol for symbol, record in records.items() if record["flop"] == record["flop_counted"]]
     assert set(exact) == set(records) - {"fmaPeak"}

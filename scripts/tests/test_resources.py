@@ -267,7 +267,7 @@ class Tree:
         facts = {
             "number": 1,
             "program": "add",
-            **dict.fromkeys(("libraries", "headers", "optional_headers", "off"), []),
+            **dict.fromkeys(("libraries", "headers", "optional_headers", "not_profiled", "off"), []),
         }
         facts.update(counters=False, timeline=False, kernels=designs)
         (self.root / "day01-add/day.json").write_text(json.dumps(facts))
