@@ -14,7 +14,7 @@
 //   4  matmulRegTile1d         a column of 8 outputs: 9 loads for 8 FMAs
 //   5  matmulRegTile2d         8 x 8 outputs: 16 loads for 64 FMAs, but in the same banks
 //   6  matmulRegTile2dVec4     every access a float4
-//   7  to 11  matmulTiled      lanes without conflicts; double buffers; split k; 8 x 16 outputs; copies two tiles ahead
+//   7 to 11  matmulTiled       lanes without conflicts; double buffers; split k; 8 x 16 outputs; copies two tiles ahead
 //   edges, scalars             the same for any m, n, k and alignment
 //   12 matmulCluster           two blocks share a tile (sm_90)
 
