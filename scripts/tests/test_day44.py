@@ -6,7 +6,8 @@ import subprocess
 
 import pytest
 from days import launches, symbol_of
-from test_mutations import build_day, replaced
+from planting import exchanged
+from test_mutations import build_day
 
 DAY = "day44-matmul/matmul_registers"
 WHOLE = ["3", "4", "5", "6", "7", "8", "9", "10", "11"]  # the rungs of whole tiles that the CPU build runs
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.skipif(
 def short(source_dir, build_dir, cxx, tmp_path_factory):
     """The day with -DCUDA_DAYS_SANITIZE; without arguments it runs common/cpu/tests/dispatch_cases.cu instead."""
     day = f"{DAY}.cu"
-    source = replaced((source_dir / day).read_text(), "\nint main(", "\nint dayMain(", day)
+    source = exchanged((source_dir / day).read_text(), "", "int main(", "int dayMain(", day)
     source = "#define CUDA_DAYS_SANITIZE\n" + source
     source += (source_dir / "common" / "cpu" / "tests" / "dispatch_cases.cu").read_text()
     return build_day(source, tmp_path_factory.mktemp("day44"), source_dir, build_dir, cxx)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 
 import pytest
+from planting import exchanged
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("CUDA_DAYS_BACKEND", "cpu") != "cpu", reason="the driver is built on the CPU backend"
@@ -37,12 +38,11 @@ NO_NVTX = {"__has_include(<nvtx3/nvToolsExt.h>)": "__has_include(<no/such/header
 
 
 def built(folder, source_dir, build_dir, cxx, edits, *flags):
-    """Build the driver around the day, edited by exact replacements; return the program."""
+    """Build the driver around the day, with pieces of its code exchanged; return the program."""
     cpu = source_dir / "common" / "cpu"
     source = (source_dir / "day56-graphs" / "graphs.cu").read_text(encoding="ascii")
     for old, new in edits.items():
-        assert source.count(old) == 1, f"{old!r} must be in day 56 exactly once: update scripts/tests/test_day56.py"
-        source = source.replace(old, new)
+        source = exchanged(source, "", old, new, "day 56")
     (folder / "day.cu").write_text(source, encoding="ascii")
     subprocess.run([sys.executable, cpu / "lower.py", folder / "day.cu", "-o", folder / "day.cpp"], check=True)
     flags = [*flags, "-std=c++17", "-O1", "-march=native", "-w", "-rdynamic", "-I", cpu, "-I", folder]

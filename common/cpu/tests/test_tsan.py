@@ -109,8 +109,8 @@ def day_program(tsan, cxx, source_dir, tmp_path_factory):
             folder = tmp_path_factory.mktemp(day[:5])
             source = planting.small_source(day, source_dir)
             if day.startswith("day49"):  # a quarter of the words
-                source = planting.replaced(
-                    source, "kSanitizerSizes = {2 * kSideStep,", "kSanitizerSizes = {kSideStep,", day
+                source = planting.exchanged(
+                    source, "", "kSanitizerSizes = {2 * kSideStep,", "kSanitizerSizes = {kSideStep,", day
                 )
             if day.startswith("day30"):
                 source = planting.switchable(source, [NO_GUARD])
