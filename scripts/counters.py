@@ -26,7 +26,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from resources import find_nvcc, plain_locale
+from resources import find_nvcc, run_as_text
 from sync_common import flush_stdout, naming, say_failed, write_whole
 
 # Reads what ncu exports. It lies with its day, because people carry that one file off.
@@ -96,17 +96,7 @@ Run = Callable[[list[str]], "subprocess.CompletedProcess[str]"]  # runs words; s
 def run_here(words: list[str], folder: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Run a command. Raises Refused if there is no such command or it hangs."""
     try:
-        return subprocess.run(
-            words,
-            cwd=folder,
-            env=plain_locale(),
-            capture_output=True,
-            text=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=RUN_LIMIT_S,
-            check=False,
-        )
+        return run_as_text(words, RUN_LIMIT_S, cwd=folder)
     except OSError as error:
         raise Refused(f"{words[0]} cannot be started: {error.strerror}") from None
     except subprocess.TimeoutExpired:

@@ -43,7 +43,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from resources import plain_locale
+from resources import plain_locale, run_as_text
 from sync_common import flush_stdout, say_failed
 
 EXIT_WRONG = 1
@@ -183,17 +183,8 @@ class Fence:
 def count_devices(program: Path) -> int:
     """Return how many devices a day's program sees, by its own count. Raises Stop with its words if it sees none."""
     try:
-        done = subprocess.run(
-            [program, "--check", "--device", NO_DEVICE],
-            stdin=subprocess.DEVNULL,
-            env=plain_locale(),
-            capture_output=True,
-            text=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=FENCE_LIMIT_S,
-            check=False,
-        )
+        words = [program, "--check", "--device", NO_DEVICE]
+        done = run_as_text(words, FENCE_LIMIT_S, stdin=subprocess.DEVNULL)
     except OSError as error:
         raise Stop(f"{program}: {error.strerror}") from None
     except subprocess.TimeoutExpired:

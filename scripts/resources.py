@@ -134,6 +134,18 @@ def plain_locale(**variables: str) -> dict[str, str]:
     return {**os.environ, **variables, "LC_ALL": "C"}
 
 
+def run_as_text(
+    words: list, limit_s: float, env: dict[str, str] | None = None, **options
+) -> subprocess.CompletedProcess:
+    """Run a child to its end, whatever its exit code; its output as text.
+
+    `env` is plain_locale() if not given. Raises OSError and subprocess.TimeoutExpired, for the caller's own words.
+    """
+    encoding = {"text": True, "encoding": "utf-8", "errors": "replace"}
+    env = env or plain_locale()
+    return subprocess.run(words, env=env, capture_output=True, timeout=limit_s, check=False, **encoding, **options)
+
+
 # ---- The toolkit ----------------------------------------------------------------------------------------------------
 
 

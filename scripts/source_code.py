@@ -22,6 +22,7 @@ REPORT, TIMING = "Report", "Timing"
 
 # Up to the end of a statement that starts so, a string is words for people.
 MESSAGES = {"throw", "printf", "fprintf", "snprintf", "fputs", "static_assert"}
+NESTING = {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}  # what a token adds to the depth
 HELP = ["constexpr", "Program"]  # a declaration that starts so is the help text's
 WORDS = '""'  # stands for any of them
 
@@ -93,7 +94,7 @@ def declarations_of(tokens: Iterable[str]) -> Iterator[list[str]]:
                 yield found
                 found = []
         else:
-            depth += {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}.get(token, 0)
+            depth += NESTING.get(token, 0)
             if depth == ifs == 0 and token == ";":
                 yield found
                 found = []
@@ -108,7 +109,7 @@ def without_messages(tokens: list[str]) -> list[str]:
     depth = 0
     level: int | None = None  # the depth at which a message started
     for token in tokens:
-        depth += {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}.get(token, 0)
+        depth += NESTING.get(token, 0)
         if level is None and token in MESSAGES:
             level = depth
         elif level is not None and (depth < level or (depth == level and token == ";")):

@@ -24,7 +24,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from resources import find_nvcc, plain_locale
+from resources import find_nvcc, plain_locale, run_as_text
 from sync_common import flush_stdout, say_failed
 
 EXIT_WRONG = 1
@@ -123,16 +123,7 @@ def find_cupti(nvcc: str) -> tuple[Path, Path]:
 def finished(command: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     """Run a command to its end; its output as text. Raises Stop if there is no such command or it hangs."""
     try:
-        return subprocess.run(
-            command,
-            env=environment,
-            capture_output=True,
-            text=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=RUN_LIMIT_S,
-            check=False,
-        )
+        return run_as_text(command, RUN_LIMIT_S, environment)
     except OSError as error:
         raise Stop(f"{command[0]} cannot be started: {error.strerror}") from None
     except subprocess.TimeoutExpired:

@@ -84,9 +84,10 @@ def tokens(code):
     return re.compile(r"\s*".join(parts))
 
 
-def _without_comments(source):
-    """Return the source with comments and literals blanked out, every other character where it was."""
-    return _OPAQUE.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), source)
+def _without_comments(source, literals=False):
+    """Return the source with comments blanked out, and literals unless they stay; all else is where it was."""
+    kept = "\"'" if literals else ""
+    return _OPAQUE.sub(lambda found: found[0] if found[0][0] in kept else re.sub(r"[^\n]", " ", found[0]), source)
 
 
 def _closing(source, at, pair):
@@ -99,7 +100,7 @@ def _closing(source, at, pair):
     raise ValueError(f"the {pair[0]} at character {at} never closes")
 
 
-def bodies_of(source, function):
+def _bodies(source, function):
     """Return the first and the last character of the bodies of all functions of this name, braces included."""
     code = _without_comments(source)
     bodies = []
@@ -108,6 +109,12 @@ def bodies_of(source, function):
         brace = re.compile(r"\s*\{").match(code, after)
         if brace:
             bodies.append((brace.end() - 1, _closing(code, brace.end() - 1, "{}")))
+    return bodies
+
+
+def bodies_of(source, function):
+    """Return what _bodies does. There must be one: a planted fault names its function."""
+    bodies = _bodies(source, function)
     assert bodies, f"no function {function} is defined: update the planted faults"
     return bodies
 
@@ -130,11 +137,9 @@ def exchanged(source, kernel, old, new, day):
     It is looked for in the kernel, if one is named, and where that does not hold it, in all of the source: it must be
     there once. Literals count, comments do not.
     """
-    code = _OPAQUE.sub(lambda found: found[0] if found[0][0] in "\"'" else re.sub(r"[^\n]", " ", found[0]), source)
-    pattern = tokens(re.sub(r"//[^\n]*", "", old))
-    name = kernel.split("<")[0]
-    defined = name and re.search(rf"\bvoid\s+(__launch_bounds__\(.*?\)\s*)?{name}\s*\(", code)
-    bodies = bodies_of(source, name) if defined else []
+    code = _without_comments(source, literals=True)
+    pattern = tokens(_without_comments(old, literals=True))
+    bodies = _bodies(source, kernel.split("<")[0]) if kernel else []
     sites = [site for first, last in bodies for site in pattern.finditer(code, first, last + 1)]
     sites = sites or list(pattern.finditer(code))
     assert len(sites) == 1, f"{old!r} is {len(sites)} times in {kernel} {day}, must be once: update the planted fault"

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from sync_common import find_blocks
 
 SOURCE_DIR = Path(os.environ.get("CUDA_DAYS_SOURCE_DIR", Path(__file__).parents[2]))
 DAYS = sorted(SOURCE_DIR.glob("day*-*/*.cu"))
@@ -18,13 +19,10 @@ def lines_of(day):
 
 
 def blocks_of(lines):
-    """Return the first and the last line number of each shared block, by name."""
-    starts = {line.removeprefix("// common: "): i for i, line in enumerate(lines) if line.startswith("// common: ")}
-    ends = {
-        line.removeprefix("// end common: "): i for i, line in enumerate(lines) if line.startswith("// end common: ")
-    }
-    assert starts.keys() == ends.keys() == SHARED
-    return {name: (starts[name] + 1, ends[name]) for name in starts}
+    """Return the index of each shared block's first line and of its end marker, by name."""
+    blocks, problems = find_blocks(lines, Path("a day"))
+    assert problems == [] and {block.name for block in blocks} == SHARED
+    return {block.name: (block.first, block.last) for block in blocks}
 
 
 def first_kernel(lines):
