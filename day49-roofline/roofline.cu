@@ -75,6 +75,12 @@ constexpr bool kForSanitizer = true;
 constexpr bool kForSanitizer = false;
 #endif
 
+// kWidth adjacent values that move as one access: of 4, 8 or 16 bytes, aligned to them.
+template <class T, int kWidth>
+struct alignas(kWidth * sizeof(T)) Pack {
+  T at[kWidth];
+};
+
 // How many blocks of b cover a.
 constexpr int ceilDivide(int a, int b) { return (a + b - 1) / b; }
 // end common: device
@@ -486,11 +492,16 @@ static_assert(double(kPatternWords) * kTurns * kHops <= 1 << 24, "sums of word n
 
 #include <cerrno>
 #include <csignal>
+#include <cstdarg>
 #include <ctime>
 #include <exception>
+#include <fstream>
 #include <functional>
 #include <map>
+#include <tuple>
+#include <type_traits>
 #include <utility>
+#include <variant>
 
 // ---- Ends and errors
 
@@ -532,7 +543,8 @@ enum class Mode { kTable, kCheck, kProfile };
 // What the arguments say.
 struct Options {
   Mode mode = Mode::kTable;
-  bool json = false;
+  bool json = false;  // JSON lines to stdout, and no text
+  string jsonFile;  // JSON lines to this file, and the text to stdout; empty: none
   int device = 0;
 };
 
@@ -545,12 +557,13 @@ struct Program {
 
 // The text of --help, which a bad argument gets too.
 inline string usage(const Program& program) {
-  return string("usage: ") + program.name + " [--check | --profile] [--json] [--device N] [--help]\n\n" +
-      program.summary + R"(
+  return string("usage: ") + program.name +
+      " [--check | --profile] [--json | --json-file F] [--device N] [--help]\n\n" + program.summary + R"(
 
   (no argument)  check every kernel, time it, print the table
   --check        the checks alone: without a GPU, for compute-sanitizer
   --json         the same run as JSON lines, and nothing else on stdout
+  --json-file F  the text to stdout, and the JSON lines of this very run to the file F
   --profile      one launch per kernel in table order, no checks, for a profiler
   --device N     which GPU, as the CUDA runtime counts them (default 0)
   --help         this text
@@ -584,6 +597,9 @@ inline Options parseArguments(int argc, char** argv, const Program& program) {
       options.mode = mode;
     } else if (argument == "--json") {
       options.json = true;
+    } else if (argument == "--json-file") {
+      if (++i == argc || *argv[i] == '\0') refuse("--json-file: the name of a file is missing");
+      options.jsonFile = argv[i];
     } else if (argument == "--device") {
       if (++i == argc) refuse("--device: a device number is missing");
       int length = 0;
@@ -593,8 +609,10 @@ inline Options parseArguments(int argc, char** argv, const Program& program) {
       refuse("unknown argument '" + argument + "'");
     }
   }
-  if (options.json && options.mode == Mode::kProfile)
-    refuse("--json: --profile prints no rows, so there is nothing to write as JSON");
+  if (options.json && !options.jsonFile.empty()) refuse("--json and --json-file exclude each other");
+  if ((options.json || !options.jsonFile.empty()) && options.mode == Mode::kProfile)
+    refuse(string(options.json ? "--json" : "--json-file") +
+        ": --profile prints no rows, so there is nothing to write as JSON");
   if (kForSanitizer && options.mode != Mode::kCheck)
     throw Stop{
         kExitUsage, string(program.name) + " is built for compute-sanitizer, with small sizes: run it with --check"};
@@ -602,33 +620,6 @@ inline Options parseArguments(int argc, char** argv, const Program& program) {
     throw Stop{kExitSkipped,
         string(program.name) + " is built for the CPU, which proves results and never speed: run it with --check"};
   return options;
-}
-
-// Runs body(options) and turns what it throws into a message on stderr and the exit code. SIGPIPE is ignored, so that a
-// broken pipe is a failed write, and a closed stdout is refused, because the next file that anybody opens (the driver's
-// own) would get its number.
-template <class Body>
-int runLesson(int argc, char** argv, const Program& program, Body body) {
-#ifdef SIGPIPE
-  std::signal(SIGPIPE, SIG_IGN);
-#endif
-  int exitCode = kExitFailed;
-  string message;
-  try {
-    errno = 0;
-    if (std::ftell(stdout) < 0 && errno == EBADF) throw Stop{kExitFailed, "stdout is closed"};
-    exitCode = body(parseArguments(argc, argv, program));
-    flushOutput();
-  } catch (const Stop& stop) {
-    exitCode = stop.exitCode;
-    message = stop.message;
-  } catch (const std::exception& error) {
-    exitCode = kExitFailed;
-    message = error.what();
-  }
-  if (std::fflush(stdout) != 0) exitCode = kExitFailed;
-  if (!message.empty()) fprintf(stderr, "%s\n", message.c_str());
-  return exitCode == kExitOk && releaseFailed ? kExitFailed : exitCode;
 }
 
 // ---- The device
@@ -664,6 +655,10 @@ struct Device {
 };
 
 constexpr int kOldestCard = 75;  // Turing: the T4, for which the lessons are written
+
+// FP32 lanes of an SM, which is FMAs per clock, by compute capability (CUDA C++ Programming Guide, throughput of native
+// arithmetic instructions): 64 on Volta, Turing and GA100 (sm_80), 128 on every card since sm_86.
+inline int fp32LanesPerSm(int capability) { return capability <= 80 ? 64 : 128; }
 
 // The name that -arch takes. On Hopper the tensor cores reach their peak with the instructions of sm_90a alone.
 inline string archFlag(int capability) { return "sm_" + to_string(capability) + (capability == 90 ? "a" : ""); }
@@ -757,22 +752,6 @@ inline string pciText(const cudaDeviceProp& gpu) {
   return pci;
 }
 
-// The lines above every table: what ran it.
-inline void printBanner(const Device& device) {
-  const cudaDeviceProp& gpu = device.properties;
-  printf("%s%s (compute capability %d.%d), %d SMs, %.1f MiB L2\n", kOnCpu ? "" : "GPU: ", gpu.name, gpu.major,
-      gpu.minor, gpu.multiProcessorCount, gpu.l2CacheSize / 1048576.0);
-  if (!kOnCpu) printf("%s, PCI %s\n", uuidText(gpu).c_str(), pciText(gpu).c_str());
-  const LoadedCode& code = device.code;
-  printf("CUDA driver %s, runtime %s, code for sm_%d", cudaVersionText(device.driver).c_str(),
-      cudaVersionText(device.runtime).c_str(), code.binary);
-  if (code.translated())
-    printf(
-        ", translated from compute_%d by the driver\nBuilt with -arch=%s, the program has all that this card offers.",
-        code.ptx, archFlag(code.card).c_str());
-  printf("\n\n");
-}
-
 // ---- Memory
 
 // Copies between host and device on the stream that runs the kernels, and waits. A plain cudaMemcpy from pageable
@@ -788,11 +767,12 @@ inline void download(void* host, const void* device, size_t bytes, cudaStream_t 
   copyAndWait(host, device, bytes, cudaMemcpyDeviceToHost, stream);
 }
 
-// Red zones: every buffer lies between two stretches of memory that no kernel may write. `reportCheck` compares them
-// after each check, so a write past the end fails on a GPU too, where the neighbour's memory would take it silently.
-// Every word is a NaN as float and as double, so that what is read there shows in the result; and each buffer's words
-// differ, so that a copy which runs too far is seen as well. The CPU build needs none: its backend stops at the exact
-// end of an allocation. compute-sanitizer does so too, for reads as well, so a build for it has none either.
+// Red zones: every buffer lies between two stretches of memory that no kernel may write. `Report::check` compares
+// them after each check, so a write past the end fails on a GPU too, where the neighbour's memory would take it
+// silently. Every word is a NaN as float and as double, so that what is read there shows in the result; and each
+// buffer's words differ, so that a copy which runs too far is seen as well. The CPU build needs none: its backend stops
+// at the exact end of an allocation. compute-sanitizer does so too, for reads as well, so a build for it has none
+// either.
 #ifndef CUDA_DAYS_RED_ZONE
 #define CUDA_DAYS_RED_ZONE (kOnCpu || kForSanitizer ? 0 : 4096)
 #endif
@@ -826,21 +806,22 @@ inline char* allocateGuarded(size_t bytes) {
   return start;
 }
 
-// Gives memory of allocateGuarded back; a null pointer is none.
-inline void freeGuarded(char* start) {
-  if (start == nullptr) return;
+// Gives memory of allocateGuarded back.
+inline cudaError_t freeGuarded(void* memory) {
+  char* const start = static_cast<char*>(memory);
   guardedBuffers.erase(start);
-  release(cudaFree(start - kRedZone), "cudaFree");
+  return cudaFree(start - kRedZone);
 }
 
 // Says which buffer was written outside of, and restores its zone; an empty text if none was.
 inline string redZoneDamage() {
   string damage;
+  if (kRedZone == 0) return damage;
   for (const auto& [start, bytes] : guardedBuffers) {
     for (char* zone : {start - kRedZone, start + bytes}) {
       const vector<uint32_t> want = redZoneWords(zone);
       vector<uint32_t> got(want.size());
-      if (kRedZone > 0) download(got.data(), zone, kRedZone, nullptr);
+      download(got.data(), zone, kRedZone, nullptr);
       if (got == want) continue;
       upload(zone, want.data(), kRedZone, nullptr);
       const size_t at = sizeof(uint32_t) * (std::mismatch(got.begin(), got.end(), want.begin()).first - got.begin());
@@ -853,60 +834,89 @@ inline string redZoneDamage() {
   return damage;
 }
 
-// Device memory of `count` elements, freed with its owner. It stands for its pointer in a launch.
-template <class T>
-class DeviceBuffer {
+// Owns one CUDA object (a stream, an event, a graph, memory) and gives it back by `destroy` when it ends. It stands for
+// the object in a call, and can be moved, not copied. `call` is the name of `destroy`, for an error.
+template <class Object>
+class Owned {
  public:
-  explicit DeviceBuffer(size_t count)
-      : data_(reinterpret_cast<T*>(allocateGuarded(count * sizeof(T)))), count_(count) {}
-  ~DeviceBuffer() { freeGuarded(reinterpret_cast<char*>(data_)); }
-  DeviceBuffer(DeviceBuffer&& other) noexcept : data_(std::exchange(other.data_, nullptr)), count_(other.count_) {}
-  operator T*() const { return data_; }
+  Owned() = default;
+  Owned(Object object, cudaError_t (*destroy)(Object), const char* call)
+      : object_(object), destroy_(destroy), call_(call) {}
+  Owned(Owned&& other) noexcept
+      : object_(std::exchange(other.object_, nullptr)), destroy_(other.destroy_), call_(other.call_) {}
+  Owned& operator=(Owned&& other) noexcept {
+    std::swap(object_, other.object_);
+    std::swap(destroy_, other.destroy_);
+    std::swap(call_, other.call_);
+    return *this;
+  }
+  ~Owned() {
+    if (object_ != nullptr) release(destroy_(object_), call_);
+  }
+  operator Object() const { return object_; }
+
+ private:
+  Object object_ = nullptr;
+  cudaError_t (*destroy_)(Object) = nullptr;
+  const char* call_ = nullptr;
+};
+
+// A stream that does not wait for the default one.
+struct Stream : Owned<cudaStream_t> {
+  Stream() : Owned(create(), cudaStreamDestroy, "cudaStreamDestroy") {}
+
+ private:
+  static cudaStream_t create() {
+    cudaStream_t stream = nullptr;
+    CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    return stream;
+  }
+};
+
+// A point in a stream, with its time.
+struct Event : Owned<cudaEvent_t> {
+  Event() : Owned(create(), cudaEventDestroy, "cudaEventDestroy") {}
+
+ private:
+  static cudaEvent_t create() {
+    cudaEvent_t event = nullptr;
+    CUDA_CHECK(cudaEventCreate(&event));
+    return event;
+  }
+};
+
+// Memory of `count` elements. It stands for its pointer in a launch.
+template <class T>
+class Buffer {
+ public:
+  Buffer(Owned<void*> memory, size_t count) : memory_(std::move(memory)), count_(count) {}
+  operator T*() const { return static_cast<T*>(static_cast<void*>(memory_)); }
   size_t count() const { return count_; }
   size_t bytes() const { return count_ * sizeof(T); }
 
  private:
-  T* data_ = nullptr;
+  Owned<void*> memory_;
   size_t count_;
 };
 
-// A stream that does not wait for the default one; it ends with its owner.
-class Stream {
- public:
-  Stream() { CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
-  ~Stream() { release(cudaStreamDestroy(stream_), "cudaStreamDestroy"); }
-  Stream(const Stream&) = delete;
-  operator cudaStream_t() const { return stream_; }
-
- private:
-  cudaStream_t stream_ = nullptr;
-};
-
-// A point in a stream, with its time; it ends with its owner.
-class Event {
- public:
-  Event() { CUDA_CHECK(cudaEventCreate(&event_)); }
-  ~Event() { release(cudaEventDestroy(event_), "cudaEventDestroy"); }
-  Event(const Event&) = delete;
-  operator cudaEvent_t() const { return event_; }
-
- private:
-  cudaEvent_t event_ = nullptr;
+// Device memory, between red zones.
+template <class T>
+struct DeviceBuffer : Buffer<T> {
+  explicit DeviceBuffer(size_t count)
+      : Buffer<T>({allocateGuarded(count * sizeof(T)), freeGuarded, "cudaFree"}, count) {}
 };
 
 // Page-locked host memory: copies to and from the device run at the full speed of the bus.
 template <class T>
-class PinnedBuffer {
- public:
-  explicit PinnedBuffer(size_t count) : count_(count) { CUDA_CHECK(cudaMallocHost(&data_, count * sizeof(T))); }
-  ~PinnedBuffer() { release(cudaFreeHost(data_), "cudaFreeHost"); }
-  PinnedBuffer(const PinnedBuffer&) = delete;
-  operator T*() const { return data_; }
-  size_t count() const { return count_; }
+struct PinnedBuffer : Buffer<T> {
+  explicit PinnedBuffer(size_t count) : Buffer<T>({allocate(count * sizeof(T)), cudaFreeHost, "cudaFreeHost"}, count) {}
 
  private:
-  T* data_ = nullptr;
-  size_t count_;
+  static void* allocate(size_t bytes) {
+    void* memory = nullptr;
+    CUDA_CHECK(cudaMallocHost(&memory, bytes));
+    return memory;
+  }
 };
 
 // Fills memory with 0xFF bytes, a NaN in every float: an element that a kernel forgets to write cannot pass for a
@@ -965,6 +975,23 @@ inline void finish(const char* symbol, cudaStream_t stream) {
 
 // Puts one launch into a stream. What is checked, timed and profiled is the same function.
 using Launch = std::function<void(cudaStream_t)>;
+
+// One launch of a kernel with its grid, its block, its dynamic shared memory in bytes and its arguments, which are
+// converted to the kernel's own types here, once.
+template <class... Parameters, class... Arguments>
+Launch launchShared(
+    void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t sharedBytes, const Arguments&... arguments) {
+  const std::tuple<Parameters...> values(arguments...);
+  return [=](cudaStream_t stream) {
+    std::apply([&](const Parameters&... each) { kernel<<<grid, block, sharedBytes, stream>>>(each...); }, values);
+  };
+}
+
+// The same without dynamic shared memory.
+template <class... Parameters, class... Arguments>
+Launch launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, const Arguments&... arguments) {
+  return launchShared(kernel, grid, block, 0, arguments...);
+}
 
 // Times in milliseconds. Events resolve about half a microsecond, so a sample is a batch of launches.
 struct Timing {
@@ -1031,50 +1058,66 @@ inline vector<Timing> measureInTurn(
 // Times one launch alone.
 inline Timing measure(cudaStream_t stream, const Launch& launch) { return measureInTurn(stream, {launch}).front(); }
 
+// The rate of an amount of work in so many milliseconds, in billions a second.
+inline double gigaPerSecond(double amount, double ms) { return amount / ms * 1e-6; }
+
 // ---- Records
+
+// Every table is rendered from one pass over its rows, as text, as JSON lines, or as both: its columns are declared
+// once.
+
+// What a cell holds: a number, a count, a truth, a text, or nothing, which is blank in the text and absent in the JSON
+// line.
+struct Value {
+  Value() = default;
+  Value(const char* text) : held(string(text)) {}
+  Value(const string& text) : held(text) {}
+  template <class Number, class = std::enable_if_t<std::is_arithmetic_v<Number>>>
+  Value(Number number) {
+    if constexpr (std::is_same_v<Number, bool>) {
+      held = number;
+    } else if constexpr (std::is_integral_v<Number>) {
+      held = static_cast<long long>(number);
+    } else {
+      held = static_cast<double>(number);
+    }
+  }
+
+  std::variant<std::monostate, bool, long long, double, string> held;
+};
 
 // One JSON object on one line, its keys in the order they are added (scripts/schema/row.schema.json has them all). "%g"
 // prints a point whatever the user's locale, since no day calls setlocale.
 class JsonLine {
  public:
-  explicit JsonLine(const char* record) { text("record", record); }
-  JsonLine(const char* record, int day, const string& variant, const char* symbol) : JsonLine(record) {
-    integer("day", day).text("variant", variant).text("symbol", symbol);
-  }
+  explicit JsonLine(const char* record) { add("record", record); }
 
-  JsonLine& text(const char* key, const string& value) {
-    string quoted = "\"";
-    for (const unsigned char c : value) {
-      if (c == '"' || c == '\\') quoted += '\\';
-      char control[8] = {char(c)};
-      if (c < 0x20) snprintf(control, sizeof control, "\\u%04x", c);
-      quoted += control;
+  JsonLine& add(const char* key, const Value& value) {
+    if (const string* text = std::get_if<string>(&value.held)) return raw(key, quoted(*text));
+    if (const bool* truth = std::get_if<bool>(&value.held)) return raw(key, *truth ? "true" : "false");
+    if (const long long* count = std::get_if<long long>(&value.held)) return raw(key, to_string(*count));
+    if (const double* number = std::get_if<double>(&value.held)) {
+      if (!std::isfinite(*number)) throw Stop{kExitFailed, string("JSON: '") + key + "' is not a finite number"};
+      char digits[32];
+      snprintf(digits, sizeof digits, "%.9g", *number);
+      return raw(key, digits);
     }
-    return raw(key, quoted + "\"");
-  }
-  JsonLine& integer(const char* key, long long value) { return raw(key, to_string(value)); }
-  JsonLine& boolean(const char* key, bool value) { return raw(key, value ? "true" : "false"); }
-  JsonLine& number(const char* key, double value) {
-    if (!std::isfinite(value)) throw Stop{kExitFailed, string("JSON: '") + key + "' is not a finite number"};
-    char digits[32];
-    snprintf(digits, sizeof digits, "%.9g", value);
-    return raw(key, digits);
-  }
-  JsonLine& timing(const Timing& timing) {
-    number("ms", timing.ms).number("ms_min", timing.msMin).number("ms_max", timing.msMax);
-    return integer("samples", timing.samples).integer("batch", timing.batch);
-  }
-  JsonLine& metric(const char* name, double value, const char* unit) {
-    return text("metric", name).number("value", value).text("unit", unit);
+    return *this;
   }
 
   string str() const { return "{" + body_ + "}"; }
-  void print() const {
-    printf("%s\n", str().c_str());
-    flushOutput();
-  }
 
  private:
+  static string quoted(const string& text) {
+    string result = "\"";
+    for (const unsigned char c : text) {
+      if (c == '"' || c == '\\') result += '\\';
+      char control[8] = {char(c)};
+      if (c < 0x20) snprintf(control, sizeof control, "\\u%04x", c);
+      result += control;
+    }
+    return result + "\"";
+  }
   JsonLine& raw(const char* key, const string& value) {
     if (!body_.empty()) body_ += ',';
     body_ += string("\"") + key + "\":" + value;
@@ -1084,34 +1127,247 @@ class JsonLine {
   string body_;
 };
 
-// Says what a comparison found, as the mode asks for it, and returns how many checks failed, 0 or 1. Every buffer's red
-// zones are looked at first.
-inline int reportCheck(
-    int day, const string& variant, const char* symbol, const string& size, Verdict verdict, Mode mode, bool json) {
-  const string damage = redZoneDamage();
-  if (!damage.empty()) {
-    verdict.message += (verdict.wrong > 0 ? "; " : "") + damage;
-    ++verdict.wrong;
+// Where a run's output goes: text to stdout, or with --json its JSON lines, and with --json-file these to a file beside
+// the text. The file gets its name when all of the run is in it.
+class Report {
+ public:
+  Report(const Program& program, const Options& options) : program_(program), options_(options) {
+    if (options.jsonFile.empty()) return;
+    errno = 0;
+    file_.open(partial());
+    requireFile();
   }
-  const bool ok = verdict.wrong == 0;
-  if (!ok)
-    fprintf(stderr, "FAILED %s (%s, %s): %zu of %zu wrong, %s\n", symbol, variant.c_str(), size.c_str(), verdict.wrong,
-        verdict.checked, verdict.message.c_str());
-  if (json) {
-    JsonLine line("check", day, variant, symbol);
-    line.text("size", size)
-        .boolean("ok", ok)
-        .integer("checked", verdict.checked)
-        .integer("wrong", verdict.wrong)
-        .number("worst", verdict.worst);
-    if (!ok) line.text("message", verdict.message);
-    line.print();
-  } else if (mode == Mode::kCheck) {
-    printf("%-26s %-24s %-28s %9zu values, worst error %5.1f %% of allowed  %s\n", symbol, variant.c_str(),
-        size.c_str(), verdict.checked, 100 * verdict.worst, ok ? "ok" : "FAILED");
+  ~Report() {
+    if (!file_.is_open()) return;
+    file_.close();
+    std::remove(partial().c_str());
+  }
+  Report(const Report&) = delete;
+
+  const Program& program() const { return program_; }
+  const Options& options() const { return options_; }
+
+  // Whether stdout gets text.
+  bool text() const { return !options_.json; }
+
+  // Prints text, as printf does, where stdout gets text.
+#ifdef __GNUC__
+  __attribute__((format(printf, 2, 3)))
+#endif
+  void
+  say(const char* format, ...) const {
+    if (!text()) return;
+    va_list arguments;
+    va_start(arguments, format);
+    std::vprintf(format, arguments);
+    va_end(arguments);
     flushOutput();
   }
-  return !ok;
+
+  // Writes one JSON line, where they are asked for.
+  void line(const JsonLine& line) {
+    if (options_.json) {
+      printf("%s\n", line.str().c_str());
+      flushOutput();
+    }
+    if (!file_.is_open()) return;
+    errno = 0;
+    file_ << line.str() << std::endl;
+    requireFile();
+  }
+
+  // Gives the file of --json-file its name. What was there before is replaced.
+  void keep() {
+    if (!file_.is_open()) return;
+    errno = 0;
+    file_.close();
+    if (!file_ || std::rename(partial().c_str(), options_.jsonFile.c_str()) != 0) {
+      const int reason = errno;
+      std::remove(partial().c_str());
+      throw Stop{kExitFailed, "cannot write " + options_.jsonFile + ": " + std::strerror(reason)};
+    }
+  }
+
+ private:
+  string partial() const { return options_.jsonFile + ".part"; }
+  void requireFile() {
+    if (!file_) throw Stop{kExitFailed, "cannot write " + partial() + ": " + std::strerror(errno)};
+  }
+
+  const Program program_;
+  const Options options_;
+  std::ofstream file_;
+};
+
+// A column of a table. Its heading is its name and its unit.
+template <class Row>
+struct Column {
+  const char* name;
+  const char* unit;  // "" for none
+  int width;  // at least so many characters, to the left if negative; 0: not in the text
+  int decimals;  // of a number that is no count
+  const char* key;  // in the JSON line; "": not in it
+  std::function<Value(const Row&)> value;
+};
+
+// A table: its heading is printed at once, and each row as it comes.
+template <class Row>
+class Table {
+ public:
+  // `record` is what its JSON lines call themselves. `shown`: in the text too.
+  Table(Report& report, const char* record, vector<Column<Row>> columns, bool shown = true)
+      : report_(report), record_(record), columns_(std::move(columns)), shown_(shown && report.text()) {
+    string line;
+    for (const Column<Row>& column : columns_)
+      if (column.width != 0) append(line, column, heading(column));
+    print(line);
+  }
+
+  void add(const Row& row) const {
+    string line;
+    JsonLine json(record_);
+    for (const Column<Row>& column : columns_) {
+      const Value value = column.value(row);
+      if (column.width != 0) append(line, column, shownAs(value, column.decimals));
+      if (*column.key != '\0') json.add(column.key, value);
+    }
+    print(line);
+    report_.line(json);
+  }
+
+ private:
+  static string heading(const Column<Row>& column) {
+    return string(column.name) + (*column.unit == '\0' ? "" : " ") + column.unit;
+  }
+  static string shownAs(const Value& value, int decimals) {
+    if (const string* text = std::get_if<string>(&value.held)) return *text;
+    if (const bool* truth = std::get_if<bool>(&value.held)) return *truth ? "yes" : "no";
+    if (const long long* count = std::get_if<long long>(&value.held)) return to_string(*count);
+    char digits[64] = "";
+    if (const double* number = std::get_if<double>(&value.held))
+      snprintf(digits, sizeof digits, "%.*f", decimals, *number);
+    return digits;
+  }
+  // Puts a cell at the end of a line, as wide as its column.
+  static void append(string& line, const Column<Row>& column, const string& cell) {
+    const size_t width = std::max<size_t>(std::abs(column.width), heading(column).size());
+    const string blanks(width > cell.size() ? width - cell.size() : 0, ' ');
+    line += (line.empty() ? "" : "  ") + (column.width < 0 ? cell + blanks : blanks + cell);
+  }
+  void print(const string& line) const {
+    if (shown_) report_.say("%s\n", line.substr(0, line.find_last_not_of(' ') + 1).c_str());
+  }
+
+  Report& report_;
+  const char* record_;
+  vector<Column<Row>> columns_;
+  bool shown_;
+};
+
+// The columns that every timed row has: `timingOf` gives the timing of a row.
+template <class Row>
+vector<Column<Row>> timingColumns(Timing (*timingOf)(const Row&)) {
+  return {
+      {"time", "ms", 9, 4, "ms", [=](const Row& row) { return timingOf(row).ms; }},
+      {"spread", "%", 8, 1, "", [=](const Row& row) { return timingOf(row).spreadPercent(); }},
+      {"", "", 0, 0, "ms_min", [=](const Row& row) { return timingOf(row).msMin; }},
+      {"", "", 0, 0, "ms_max", [=](const Row& row) { return timingOf(row).msMax; }},
+      {"", "", 0, 0, "samples", [=](const Row& row) { return timingOf(row).samples; }},
+      {"", "", 0, 0, "batch", [=](const Row& row) { return timingOf(row).batch; }},
+  };
+}
+
+// The columns of several lists, in order.
+template <class Row>
+vector<Column<Row>> join(const vector<vector<Column<Row>>>& lists) {
+  vector<Column<Row>> all;
+  for (const vector<Column<Row>>& list : lists) all.insert(all.end(), list.begin(), list.end());
+  return all;
+}
+
+// What was compared, and what came of it.
+struct Check {
+  int day;  // whose kernel it is
+  string variant;
+  const char* symbol;
+  string size;
+  Verdict verdict;
+
+  bool ok() const { return verdict.wrong == 0; }
+};
+
+// The checks of a run: a table with --check, JSON lines in every mode that writes them, and what failed on stderr.
+class Checks {
+ public:
+  explicit Checks(Report& report) : table_(report, "check", columns(), report.options().mode == Mode::kCheck) {}
+
+  // Every buffer's red zones are looked at first. Returns how many checks failed, 0 or 1.
+  int add(Check check) {
+    Verdict& verdict = check.verdict;
+    const string damage = redZoneDamage();
+    if (!damage.empty()) {
+      verdict.message += (verdict.wrong > 0 ? "; " : "") + damage;
+      ++verdict.wrong;
+    }
+    if (!check.ok())
+      fprintf(stderr, "FAILED %s (%s, %s): %zu of %zu wrong, %s\n", check.symbol, check.variant.c_str(),
+          check.size.c_str(), verdict.wrong, verdict.checked, verdict.message.c_str());
+    table_.add(check);
+    failed_ += !check.ok();
+    return !check.ok();
+  }
+
+  int failed() const { return failed_; }
+
+ private:
+  static vector<Column<Check>> columns() {
+    return {
+        {"kernel", "", -26, 0, "symbol", [](const Check& c) { return c.symbol; }},
+        {"variant", "", -24, 0, "variant", [](const Check& c) { return c.variant; }},
+        {"size", "", -24, 0, "size", [](const Check& c) { return c.size; }},
+        {"values", "", 9, 0, "checked", [](const Check& c) { return c.verdict.checked; }},
+        {"error", "% of allowed", 8, 1, "", [](const Check& c) { return 100 * c.verdict.worst; }},
+        {"result", "", -6, 0, "", [](const Check& c) { return c.ok() ? "ok" : "FAILED"; }},
+        {"", "", 0, 0, "day", [](const Check& c) { return c.day; }},
+        {"", "", 0, 0, "ok", [](const Check& c) { return c.ok(); }},
+        {"", "", 0, 0, "wrong", [](const Check& c) { return c.verdict.wrong; }},
+        {"", "", 0, 0, "worst", [](const Check& c) { return c.verdict.worst; }},
+        {"", "", 0, 0, "message", [](const Check& c) { return c.ok() ? Value() : c.verdict.message; }},
+    };
+  }
+
+  Table<Check> table_;
+  int failed_ = 0;
+};
+
+// Starts the report of a run with what ran, on what, built from what: a banner, and the record `run`.
+inline void reportRun(Report& report, const Device& device) {
+  const cudaDeviceProp& gpu = device.properties;
+  const LoadedCode& code = device.code;
+  report.say("%s%s (compute capability %d.%d), %d SMs, %.1f MiB L2\n", kOnCpu ? "" : "GPU: ", gpu.name, gpu.major,
+      gpu.minor, gpu.multiProcessorCount, gpu.l2CacheSize / 1048576.0);
+  if (!kOnCpu) report.say("%s, PCI %s\n", uuidText(gpu).c_str(), pciText(gpu).c_str());
+  report.say("CUDA driver %s, runtime %s, code for sm_%d", cudaVersionText(device.driver).c_str(),
+      cudaVersionText(device.runtime).c_str(), code.binary);
+  if (code.translated())
+    report.say(
+        ", translated from compute_%d by the driver\nBuilt with -arch=%s, the program has all that this card offers.",
+        code.ptx, archFlag(code.card).c_str());
+  report.say("\n\n");
+
+  char utc[24] = "";
+  const std::time_t now = std::time(nullptr);
+  std::strftime(utc, sizeof utc, "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&now));
+  JsonLine line("run");
+  line.add("schema", 2).add("day", report.program().day).add("program", report.program().name);
+  line.add("device", gpu.name).add("cc", to_string(gpu.major) + "." + to_string(gpu.minor));
+  line.add("sms", gpu.multiProcessorCount).add("l2_bytes", gpu.l2CacheSize);
+  line.add("driver", cudaVersionText(device.driver)).add("runtime", cudaVersionText(device.runtime));
+  line.add("arch", "sm_" + to_string(code.binary)).add("ptx", "compute_" + to_string(code.ptx));
+  line.add("backend", kOnCpu ? "cpu" : "cuda").add("max_clock_mhz", device.maxClockMhz);
+  line.add("uuid", uuidText(gpu)).add("pci", pciText(gpu));
+  line.add("revision", CUDA_DAYS_REVISION).add("flags", CUDA_DAYS_FLAGS).add("utc", utc);
+  report.line(line);
 }
 
 // Stops where a rate is above what the hardware can do at all: then the time is wrong, or the count of work is.
@@ -1124,22 +1380,34 @@ inline void requirePossible(const string& what, double rate, double bound, const
   throw Stop{kExitFailed, what + text};
 }
 
-// The record that a run starts with: what ran, on what, built from what.
-inline void printRunRecord(const Program& program, const Device& device) {
-  const cudaDeviceProp& gpu = device.properties;
-  char utc[24] = "";
-  const std::time_t now = std::time(nullptr);
-  std::strftime(utc, sizeof utc, "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&now));
-  JsonLine line("run");
-  line.integer("schema", 1).integer("day", program.day).text("program", program.name);
-  line.text("device", gpu.name).text("cc", to_string(gpu.major) + "." + to_string(gpu.minor));
-  line.integer("sms", gpu.multiProcessorCount).integer("l2_bytes", gpu.l2CacheSize);
-  line.text("driver", cudaVersionText(device.driver)).text("runtime", cudaVersionText(device.runtime));
-  line.text("arch", "sm_" + to_string(device.code.binary)).text("ptx", "compute_" + to_string(device.code.ptx));
-  line.text("backend", kOnCpu ? "cpu" : "cuda").number("max_clock_mhz", device.maxClockMhz);
-  line.text("uuid", uuidText(gpu)).text("pci", pciText(gpu));
-  line.text("revision", CUDA_DAYS_REVISION).text("flags", CUDA_DAYS_FLAGS);
-  line.text("utc", utc).print();
+// Runs body(report) and turns what it throws into a message on stderr and the exit code. SIGPIPE is ignored, so that a
+// broken pipe is a failed write, and a closed stdout is refused, because the next file that anybody opens (the driver's
+// own) would get its number.
+template <class Body>
+int runLesson(int argc, char** argv, const Program& program, Body body) {
+#ifdef SIGPIPE
+  std::signal(SIGPIPE, SIG_IGN);
+#endif
+  int exitCode = kExitFailed;
+  string message;
+  try {
+    errno = 0;
+    if (std::ftell(stdout) < 0 && errno == EBADF) throw Stop{kExitFailed, "stdout is closed"};
+    const Options options = parseArguments(argc, argv, program);
+    Report report(program, options);
+    exitCode = body(report);
+    report.keep();
+    flushOutput();
+  } catch (const Stop& stop) {
+    exitCode = stop.exitCode;
+    message = stop.message;
+  } catch (const std::exception& error) {
+    exitCode = kExitFailed;
+    message = error.what();
+  }
+  if (std::fflush(stdout) != 0) exitCode = kExitFailed;
+  if (!message.empty()) fprintf(stderr, "%s\n", message.c_str());
+  return exitCode == kExitOk && releaseFailed ? kExitFailed : exitCode;
 }
 // end common: harness
 

@@ -21,7 +21,7 @@ SECTION = re.compile(r"// ---- (?P<title>.*?)[ -]*")
 REPORT, TIMING = "Report", "Timing"
 
 # Up to the end of a statement that starts so, a string is words for people.
-MESSAGES = {"throw", "printf", "fprintf", "snprintf", "fputs", "static_assert"}
+MESSAGES = {"throw", "printf", "fprintf", "snprintf", "fputs", "say", "static_assert"}
 NESTING = {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}  # what a token adds to the depth
 HELP = ["constexpr", "Program"]  # a declaration that starts so is the help text's
 WORDS = '""'  # stands for any of them

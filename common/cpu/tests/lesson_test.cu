@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT
 //
 // Tests of common/lesson.cuh, the code that all days share, on the CPU backend.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <chrono>
 #include <limits>
 #include <thread>
@@ -48,6 +51,10 @@ void testArguments() {
   expect(parse({"--profile"}).mode == Mode::kProfile, "--profile is a mode");
   expect(parse({"--check", "--device", "3"}).device == 3, "--device takes a number");
   expect(parse({"--check", "--json"}).json, "--json goes with --check");
+  expect(parse({"--check", "--json-file", "x"}).jsonFile == "x", "--json-file takes a name");
+  expect(exitCodeOf({"--check", "--json-file"}) == kExitUsage, "and needs it");
+  expect(exitCodeOf({"--check", "--json-file", "x", "--json"}) == kExitUsage, "one of the two ways");
+  expect(exitCodeOf({"--profile", "--json-file", "x"}) == kExitUsage, "--profile has nothing for a file");
   expect(parse({"--check", "--check"}).mode == Mode::kCheck, "the same mode twice is no conflict");
   expect(exitCodeOf({"--check", "--profile"}) == kExitUsage, "two modes exclude each other");
   expect(exitCodeOf({"--profile", "--json"}) == kExitUsage, "--profile has no rows to print");
@@ -104,6 +111,7 @@ void testErrors() {
   for (const char* part : {"lesson_test.cu:", "cudaSetDevice(12345)", "cudaErrorInvalidDevice"})
     expect(stop.exitCode == kExitFailed && contains(stop.message, part),
         std::string("a failed call's message has ") + part + ": " + stop.message);
+  cudaGetLastError();  // it stays until it is asked for
 }
 
 void testRunLesson() {
@@ -111,12 +119,12 @@ void testRunLesson() {
   char check[] = "--check";
   char* argv[] = {name, check};
   const auto exitCode = [&](auto body) { return runLesson(2, argv, kTested, body); };
-  expect(exitCode([](const Options&) { return 0; }) == 0, "a body that returns 0 exits 0");
-  expect(exitCode([](const Options&) { return 1; }) == 1, "a body that returns 1 exits 1");
-  expect(exitCode([](const Options&) -> int { throw Stop{77, ""}; }) == 77, "a Stop's code is the exit code");
-  expect(exitCode([](const Options&) -> int { throw std::bad_alloc(); }) == 1, "any other exception exits 1");
+  expect(exitCode([](const Report&) { return 0; }) == 0, "a body that returns 0 exits 0");
+  expect(exitCode([](const Report&) { return 1; }) == 1, "a body that returns 1 exits 1");
+  expect(exitCode([](const Report&) -> int { throw Stop{77, ""}; }) == 77, "a Stop's code is the exit code");
+  expect(exitCode([](const Report&) -> int { throw std::bad_alloc(); }) == 1, "any other exception exits 1");
   releaseFailed = true;
-  expect(exitCode([](const Options&) { return 0; }) == 1, "a failed release exits 1");
+  expect(exitCode([](const Report&) { return 0; }) == 1, "a failed release exits 1");
   releaseFailed = false;
 }
 
@@ -177,7 +185,8 @@ void testMemory() {
   CUDA_CHECK(cudaMemGetInfo(&before, &total));
   {
     DeviceBuffer<float> buffer(1 << 20);
-    const DeviceBuffer<float> moved(std::move(buffer));
+    DeviceBuffer<float> moved(std::move(buffer));
+    moved = DeviceBuffer<float>(1 << 20);
     CUDA_CHECK(cudaMemGetInfo(&during, &total));
     const Stream stream;
     poison(moved, moved.bytes(), stream);
@@ -219,19 +228,147 @@ void testTiming() {
 }
 
 void testJson() {
-  expect(JsonLine("row").integer("n", -5).boolean("ok", true).number("x", 0.5).str() ==
+  expect(JsonLine("row").add("n", -5).add("ok", true).add("x", 0.5).str() ==
           R"({"record":"row","n":-5,"ok":true,"x":0.5})",
       "keys stay in the order they were added");
-  expect(JsonLine("row").text("t", "a\"b\\c\n\t\x01").str() == R"({"record":"row","t":"a\"b\\c\u000a\u0009\u0001"})",
+  expect(JsonLine("row").add("t", "a\"b\\c\n\t\x01").str() == R"({"record":"row","t":"a\"b\\c\u000a\u0009\u0001"})",
       "quotes, backslashes and control characters are escaped");
-  expect(JsonLine("row").integer("n", 9007199254740993).str() == R"({"record":"row","n":9007199254740993})",
-      "integers keep every digit");
+  expect(JsonLine("row").add("n", 9007199254740993).str() == R"({"record":"row","n":9007199254740993})",
+      "counts keep every digit");
+  expect(JsonLine("row").add("none", Value()).str() == R"({"record":"row"})", "nothing is no key");
   for (const double bad : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity(),
            -std::numeric_limits<double>::infinity()}) {
-    const Stop stop = stopOf([bad] { JsonLine("row").number("rate", bad); });
+    const Stop stop = stopOf([bad] { JsonLine("row").add("rate", bad); });
     expect(stop.exitCode == kExitFailed && contains(stop.message, "'rate'"),
         "a number that is not finite is an error that names its key");
   }
+}
+
+std::string contentOf(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// A path in TMPDIR or /tmp that no other process uses.
+std::string scratch(const char* name) {
+  const char* folder = std::getenv("TMPDIR");
+  return std::string(folder != nullptr ? folder : "/tmp") + "/lesson_test." + std::to_string(getpid()) + "." + name;
+}
+
+// What `run` prints to stdout.
+template <class Run>
+std::string printedBy(Run run) {
+  const std::string path = scratch("stdout");
+  std::fflush(stdout);
+  const int before = dup(1);
+  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  dup2(file, 1);
+  close(file);
+  run();
+  std::fflush(stdout);
+  dup2(before, 1);
+  close(before);
+  const std::string printed = contentOf(path);
+  std::remove(path.c_str());
+  return printed;
+}
+
+struct Measured {
+  const char* name;
+  int count;
+  double rate;
+  bool fits;
+};
+
+// A table of two rows, of which the second has no rate.
+void reportRows(Report& report) {
+  const Table<Measured> table(report, "row",
+      {
+          {"kernel", "", -8, 0, "variant", [](const Measured& m) { return m.name; }},
+          {"count", "", 3, 0, "", [](const Measured& m) { return m.count; }},
+          {"rate", "GB/s", 4, 1, "value", [](const Measured& m) { return m.rate > 0 ? m.rate : Value(); }},
+          {"fits", "", -4, 0, "fits", [](const Measured& m) { return m.fits; }},
+          {"", "", 0, 0, "n", [](const Measured& m) { return m.count; }},
+      });
+  table.add({"copy", 7, 1234.56, true});
+  table.add({"a long name", 1234567, 0, false});
+}
+
+void testReport() {
+  const std::string text =
+      "kernel    count  rate GB/s  fits\n"
+      "copy          7     1234.6  yes\n"
+      "a long name  1234567             no\n";
+  const std::string lines =
+      "{\"record\":\"row\",\"variant\":\"copy\",\"value\":1234.56,\"fits\":true,\"n\":7}\n"
+      "{\"record\":\"row\",\"variant\":\"a long name\",\"fits\":false,\"n\":1234567}\n";
+  const auto printed = [&](const Options& options) {
+    return printedBy([&] {
+      Report report(kTested, options);
+      report.say("%s\n", "words");
+      reportRows(report);
+      report.keep();
+    });
+  };
+  expect(printed(parse({"--check"})) == "words\n" + text, "a table as text");
+  expect(printed(parse({"--check", "--json"})) == lines, "the same as JSON lines, and nothing else");
+  const std::string path = scratch("jsonl");
+  expect(printed(parse({"--check", "--json-file", path})) == "words\n" + text, "beside --json-file the text is whole");
+  expect(contentOf(path) == lines, "and the file has the lines");
+
+  const Options toFile = parse({"--check", "--json-file", path});
+  std::ofstream(path) << "of before\n";
+  printedBy([&] {
+    Report report(kTested, toFile);
+    reportRows(report);
+  });
+  expect(contentOf(path) == "of before\n", "a run that stops leaves the file as it was");
+  expect(access((path + ".part").c_str(), F_OK) != 0, "and no part of its own");
+  std::remove(path.c_str());
+
+  const std::string nowhere = scratch("missing") + "/rows.jsonl";
+  const Stop stop = stopOf([&] { Report report(kTested, parse({"--check", "--json-file", nowhere})); });
+  expect(stop.exitCode == kExitFailed && contains(stop.message, nowhere) && contains(stop.message, "No such file"),
+      "a file that cannot be written is named, with the reason: " + stop.message);
+}
+
+// The checks' table shows with --check alone, and its lines in both.
+void testChecks() {
+  for (const bool wrong : {false, true}) {
+    Verdict verdict;
+    verdict.checked = 5;
+    verdict.worst = 0.5;
+    verdict.wrong = wrong;
+    verdict.message = wrong ? "got 1, want 2" : "";
+    int failures = 0;
+    const Options options = parse({"--check"});
+    const std::string printed = printedBy([&] {
+      Report report(kTested, options);
+      Checks checks(report);
+      failures = checks.add({7, "v", "copy", "ragged", verdict}) + 10 * checks.failed();
+    });
+    expect(failures == (wrong ? 11 : 0), "failed checks are counted");
+    expect(contains(printed, "error % of allowed") && contains(printed, wrong ? "  50.0  FAILED\n" : "  50.0  ok\n"),
+        "a check's row says what came of it: " + printed);
+  }
+}
+
+// A launch converts buffers to pointers and numbers to the kernel's types.
+__global__ void scale(const float* in, float* out, float factor, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) out[i] = factor * in[i];
+}
+
+void testLaunch() {
+  const Stream stream;
+  const PinnedBuffer<float> host(100);
+  const DeviceBuffer<float> in(100), out(100);
+  for (int i = 0; i < 100; ++i) host[i] = float(i);
+  upload(in, host, in.bytes(), stream);
+  launch(scale, ceilDivide(100, 32), 32, in, out, 2, size_t(100))(stream);
+  finish("scale", stream);
+  download(host, out, out.bytes(), stream);
+  expect(host[0] == 0 && host[99] == 198, "a bound launch does what <<<>>> would");
 }
 
 }  // namespace
@@ -246,6 +383,9 @@ int main() {
   testMemory();
   testTiming();
   testJson();
+  testReport();
+  testChecks();
+  testLaunch();
   std::printf("%d passed, %d failed\n", passed, failed);
   return failed == 0 ? 0 : 1;
 }

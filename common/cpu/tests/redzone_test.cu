@@ -56,8 +56,10 @@ int main() {
   verdict.checked = kCount;
   fill<<<1, 64>>>(out, kCount, kCount + 1, 1);
   finish("fill", nullptr);
-  expect(reportCheck(7, "v", "fill", "ragged", verdict, Mode::kTable, false) == 1, "a check reports the damage");
-  expect(reportCheck(7, "v", "fill", "ragged", verdict, Mode::kTable, false) == 0, "once");
+  Report report({7, "tested", ""}, Options());
+  Checks checks(report);
+  expect(checks.add({7, "v", "fill", "ragged", verdict}) == 1, "a check reports the damage");
+  expect(checks.add({7, "v", "fill", "ragged", verdict}) == 0, "once");
 
   const float* const outside = in + kCount;
   expect(std::isnan(outside[0]) && std::isnan(outside[-kCount - 1]), "what lies outside reads as a NaN");
