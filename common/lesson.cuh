@@ -225,6 +225,30 @@ struct LoadedCode {
   bool offers(int capability) const { return features() >= capability; }
 };
 
+// The name that -arch takes. On Hopper the tensor cores reach their peak with the instructions of sm_90a alone.
+inline string archFlag(int capability) { return "sm_" + to_string(capability) + (capability == 90 ? "a" : ""); }
+
+// What a run leaves out because the loaded code lacks it, and the compute capability that its code needs.
+struct LeftOut {
+  string name;
+  int code;
+};
+constexpr int kSm90a = 91;  // what only sm_90a has, as if it were a compute capability between 9.0 and the next
+
+// Names it and the build that has it, in a sentence; "" where nothing is left out.
+inline string leftOutText(const LoadedCode& code, const vector<LeftOut>& all) {
+  string names;
+  for (size_t i = 0; i < all.size(); ++i) {
+    const int need = all[i].code;
+    names += (i == 0 ? "" : ", ") + all[i].name;
+    if (i + 1 == all.size() || all[i + 1].code != need)
+      names += need == kSm90a ? " (needs code for sm_90a)" : " (need code for sm_" + to_string(need) + " or newer)";
+  }
+  if (names.empty()) return "";
+  return "Left out, because the code that runs is of compute_" + to_string(code.ptx) + ": " + names +
+      ". Build with -arch=" + archFlag(code.card) + " for them.\n";
+}
+
 // The GPU that was opened, and the code that was loaded for it.
 struct Device {
   cudaDeviceProp properties;
@@ -235,12 +259,30 @@ struct Device {
 
 constexpr int kOldestCard = 75;  // Turing: the T4, for which the lessons are written
 
-// FP32 lanes of an SM, which is FMAs per clock, by compute capability (CUDA C++ Programming Guide, throughput of native
-// arithmetic instructions): 64 on Volta, Turing and GA100 (sm_80), 128 on every card since sm_86.
-inline int fp32LanesPerSm(int capability) { return capability <= 80 ? 64 : 128; }
+// What an SM does per clock, to hold a measured rate against (CUDA C++ Programming Guide, throughput of native
+// arithmetic instructions): multiply-adds of each type, bytes of L1 or shared memory, dense FP16 tensor FLOP (0 where
+// cards of the generation differ).
+struct PerClock {
+  int card;  // the first compute capability that it holds for
+  int fp32, fp64, fp16, bf16, int32, bytes, tensor;
+};
+inline PerClock perClockOf(int capability) {
+  constexpr PerClock kGenerations[] = {
+      {75, 64, 2, 128, 0, 64, 64, 1024},
+      {80, 64, 32, 256, 128, 64, 128, 2048},
+      {86, 128, 2, 128, 128, 64, 128, 0},
+      {90, 128, 64, 256, 256, 64, 128, 4096},
+      {100, 128, 64, 256, 256, 64, 128, 0},
+      {120, 128, 2, 128, 128, 64, 128, 0},
+  };
+  PerClock per = kGenerations[0];
+  for (const PerClock& generation : kGenerations)
+    if (generation.card <= capability) per = generation;
+  return per;
+}
 
-// The name that -arch takes. On Hopper the tensor cores reach their peak with the instructions of sm_90a alone.
-inline string archFlag(int capability) { return "sm_" + to_string(capability) + (capability == 90 ? "a" : ""); }
+// FP32 lanes of an SM, which is FMAs per clock.
+inline int fp32LanesPerSm(int capability) { return perClockOf(capability).fp32; }
 
 // CUDA counts 12040 for 12.4.
 inline string cudaVersionText(int version) { return to_string(version / 1000) + "." + to_string(version % 1000 / 10); }
@@ -498,6 +540,17 @@ struct PinnedBuffer : Buffer<T> {
   }
 };
 
+// Fills device memory with valueAt(i), through page-locked memory, a part at a time.
+template <class T, class ValueAt>
+void fillDevice(const DeviceBuffer<T>& buffer, ValueAt valueAt, cudaStream_t stream) {
+  const PinnedBuffer<T> staging(std::min(buffer.count(), size_t(1) << 22));
+  for (size_t done = 0; done < buffer.count(); done += staging.count()) {
+    const size_t part = std::min(staging.count(), buffer.count() - done);
+    for (size_t i = 0; i < part; ++i) staging[i] = valueAt(done + i);
+    upload(buffer + done, staging, part * sizeof(T), stream);
+  }
+}
+
 // Fills memory with 0xFF bytes, a NaN in every float: an element that a kernel forgets to write cannot pass for a
 // result.
 inline void poison(void* data, size_t bytes, cudaStream_t stream) {
@@ -548,6 +601,143 @@ inline void finish(const char* symbol, cudaStream_t stream) {
   const string call = string("kernel ") + symbol;
   checkCuda(cudaGetLastError(), call.c_str(), __FILE__, __LINE__);
   checkCuda(cudaStreamSynchronize(stream), call.c_str(), __FILE__, __LINE__);
+}
+
+// A comparison on the device: a gigabyte takes it less than a millisecond, and the CPU seconds. It compares with a
+// reference, a function of the element's index that is written once for both sides. At a small size the CPU compares
+// the same output with the same reference, which proves that the device's copy says what the CPU's says.
+[[maybe_unused]] constexpr int kCompareParts = 1024;  // of an output, each with its count of wrong elements
+
+// Counts the wrong elements of each part, and in counts[kCompareParts] the elements that were looked at. A NaN or an
+// infinity is never within what is allowed.
+template <class T, class Want>
+__global__ void findWrong(const T* got, size_t count, size_t part, Want want, double allowed, unsigned* counts) {
+  unsigned seen = 0;
+  for (size_t i = blockIdx.x * size_t(blockDim.x) + threadIdx.x; i < count; i += gridDim.x * size_t(blockDim.x)) {
+    ++seen;
+    const auto difference = got[i] - want(i);
+    if (!(fabs(difference) <= allowed)) atomicAdd(&counts[i / part], 1u);
+  }
+  for (int lane = 16; lane > 0; lane /= 2) seen += __shfl_xor_sync(0xffffffffu, seen, lane);
+  if (threadIdx.x % 32 == 0) atomicAdd(&counts[kCompareParts], seen);
+}
+
+// The same as a Verdict: the CPU looks for the first wrong element, in the first part that has one.
+template <class T, class Want>
+Verdict compareOnDevice(const T* got, size_t count, Want want, double allowed, cudaStream_t stream) {
+  constexpr size_t kThreads = 256, kBlocks = kOnCpu ? 24 : 1024;
+  const DeviceBuffer<unsigned> counted(kCompareParts + 1);
+  CUDA_CHECK(cudaMemsetAsync(counted, 0, counted.bytes(), stream));
+  const size_t partSize = (count + kCompareParts - 1) / kCompareParts;
+  const int blocks = int(std::min((count + kThreads - 1) / kThreads, kBlocks));
+  findWrong<T, Want><<<blocks, kThreads, 0, stream>>>(got, count, partSize, want, allowed, counted);
+  finish("findWrong", stream);
+  vector<unsigned> counts(counted.count());
+  download(counts.data(), counted, counted.bytes(), stream);
+  Verdict verdict;
+  verdict.checked = count;
+  size_t first = kCompareParts;
+  for (size_t part = kCompareParts; part-- > 0;) {
+    verdict.wrong += counts[part];
+    if (counts[part] > 0) first = part;
+  }
+  if (counts[kCompareParts] != count) {
+    ++verdict.wrong;
+    verdict.message = "the comparison on the device looked at " + to_string(counts[kCompareParts]) + " elements";
+  } else if (first < kCompareParts) {
+    const size_t begin = first * partSize;
+    vector<T> part(std::min(partSize, count - begin));
+    download(part.data(), got + begin, part.size() * sizeof(T), stream);
+    size_t i = 0;
+    while (i < part.size() && std::fabs(part[i] - want(begin + i)) <= allowed) ++i;
+    char text[160] = "the device found a difference that the CPU does not see: their references differ";
+    if (i < part.size())
+      snprintf(text, sizeof text, "first wrong element %zu: got %.9g, want %.9g", begin + i, double(part[i]),
+          double(want(begin + i)));
+    verdict.message = text;
+  }
+  return verdict;
+}
+
+// Proves that the comparison on the device finds one wrong element wherever it is and whatever it holds, and no other.
+// `data` holds what `want` says; `least` is the smallest difference that must be seen.
+template <class Want>
+Verdict proveComparison(float* data, size_t count, Want want, float least, cudaStream_t stream) {
+  Verdict verdict;
+  const auto require = [&](bool right, const string& message) {
+    ++verdict.checked;
+    if (!right && verdict.wrong++ == 0) verdict.message = message;
+  };
+  for (const size_t at : {size_t(0), count / kCompareParts, count / 2, count - 1}) {
+    const float right = want(at);
+    for (const float value : {std::nanf(""), INFINITY, -INFINITY, right + least}) {
+      upload(data + at, &value, sizeof value, stream);
+      const Verdict found = compareOnDevice<float>(data, count, want, 0, stream);
+      const string first = "first wrong element " + to_string(at) + ":";
+      require(found.wrong == 1 && found.message.find(first) != string::npos,
+          "one wrong element, " + to_string(at) + ", holds " + to_string(value) + ": got " + to_string(found.wrong) +
+              " wrong, " + found.message);
+    }
+    upload(data + at, &right, sizeof right, stream);
+  }
+  const Verdict clean = compareOnDevice<float>(data, count, want, 0, stream);
+  require(clean.wrong == 0, "none is wrong: got " + clean.message);
+  return verdict;
+}
+
+// What a launch writes, and how that is compared.
+struct Output {
+  void* data = nullptr;
+  size_t bytes = 0, bufferBytes = 0;
+  std::function<Verdict(const void* got)> onCpu = {};
+  std::function<Verdict(cudaStream_t)> onDevice = {};  // empty: the CPU compares at every size
+};
+
+// An output of a few megabytes, whose elements are want(i).
+template <class T, class Want>
+Output smallOutput(const DeviceBuffer<T>& buffer, size_t count, Want want, double allowed = 0) {
+  return {buffer, count * sizeof(T), buffer.bytes(), [=](const void* got) {
+            const T* const values = static_cast<const T*>(got);
+            return compare(values, 1, count, 0, allowed, [&](size_t, size_t i) -> double { return want(i); });
+          }};
+}
+
+// An output that the device compares alone at a large size.
+template <class T, class Want>
+Output largeOutput(const DeviceBuffer<T>& buffer, size_t count, Want want, double allowed = 0) {
+  Output output = smallOutput(buffer, count, want, allowed);
+  const T* const got = buffer;
+  output.onDevice = [=](cudaStream_t stream) { return compareOnDevice(got, count, want, allowed, stream); };
+  return output;
+}
+
+// Launches on poisoned memory and compares every element of the output. Where `ragged`, the CPU compares, and what lies
+// past the output in its buffer must stay as it was; then the device compares too.
+inline Verdict prove(const Output& output, const std::function<void(cudaStream_t)>& launch, const char* symbol,
+    bool ragged, cudaStream_t stream) {
+  const size_t bytes = ragged ? output.bufferBytes : output.bytes;
+  poison(output.data, bytes, stream);
+  launch(stream);
+  finish(symbol, stream);
+  Verdict verdict;
+  if (ragged || !output.onDevice) {
+    vector<double> host((bytes + sizeof(double) - 1) / sizeof(double));
+    download(host.data(), output.data, bytes, stream);
+    verdict = output.onCpu(host.data());
+    const auto* const got = reinterpret_cast<const unsigned char*>(host.data());
+    const auto* const past =
+        std::find_if(got + output.bytes, got + bytes, [](unsigned char byte) { return byte != 0xFF; });
+    if (verdict.wrong == 0 && past != got + bytes) {
+      verdict.wrong = 1;
+      verdict.message = "wrote " + to_string(past - got - output.bytes) + " bytes past the end of its output";
+    }
+  }
+  if (output.onDevice && verdict.wrong == 0) {
+    const double worst = verdict.worst;
+    verdict = output.onDevice(stream);
+    verdict.worst = std::max(verdict.worst, worst);
+  }
+  return verdict;
 }
 
 // ---- Timing
@@ -793,7 +983,7 @@ struct Column {
 template <class Row>
 class Table {
  public:
-  // `record` is what its JSON lines call themselves. `shown`: in the text too.
+  // `record` is what its JSON lines call themselves; "": it has none. `shown`: in the text too.
   Table(Report& report, const char* record, vector<Column<Row>> columns, bool shown = true)
       : report_(report), record_(record), columns_(std::move(columns)), shown_(shown && report.text()) {
     string line;
@@ -802,16 +992,19 @@ class Table {
     print(line);
   }
 
-  void add(const Row& row) const {
+  void add(const Row& row) const { add(row, record_); }
+
+  // A row whose JSON line calls itself another record than those of the table.
+  void add(const Row& row, const char* record) const {
     string line;
-    JsonLine json(record_);
+    JsonLine json(record);
     for (const Column<Row>& column : columns_) {
       const Value value = column.value(row);
       if (column.width != 0) append(line, column, shownAs(value, column.decimals));
       if (*column.key != '\0') json.add(column.key, value);
     }
     print(line);
-    report_.line(json);
+    if (*record != '\0') report_.line(json);
   }
 
  private:
@@ -892,10 +1085,11 @@ class Checks {
       fprintf(stderr, "FAILED %s (%s, %s): %zu of %zu wrong, %s\n", check.symbol, check.variant.c_str(),
           check.size.c_str(), verdict.wrong, verdict.checked, verdict.message.c_str());
     table_.add(check);
-    failed_ += !check.ok();
+    (check.ok() ? passed_ : failed_) += 1;
     return !check.ok();
   }
 
+  int passed() const { return passed_; }
   int failed() const { return failed_; }
 
  private:
@@ -916,7 +1110,7 @@ class Checks {
   }
 
   Table<Check> table_;
-  int failed_ = 0;
+  int passed_ = 0, failed_ = 0;
 };
 
 // Starts the report of a run with what ran, on what, built from what: a banner, and the record `run`.

@@ -105,7 +105,7 @@ __global__ void triadFp64(const double* a, const double* b, double* out, int n) 
   if (i < n) out[i] = fma(double(kScale), b[i], a[i]);
 }
 
-constexpr double kHeat = 0.125;  // a power of two, as exact as kScale
+constexpr double kNeighbourWeight = 0.125;  // a power of two, as exact as kScale
 
 // A seven-point stencil in 3D, 5 additions and an FMA a cell. Of its seven reads one is its own; caches serve the
 // others, so that by requested bytes it reads 276 % of DRAM's line.
@@ -116,8 +116,9 @@ __global__ void stencil7(const double* in, double* out, int g) {
   if (x >= g) return;
   const int i = (z * g + y) * g + x;
   const bool inside = x > 0 && x < g - 1 && y > 0 && y < g - 1 && z > 0 && z < g - 1;
-  out[i] =
-      inside ? fma(kHeat, in[i - 1] + in[i + 1] + in[i - g] + in[i + g] + in[i - g * g] + in[i + g * g], in[i]) : in[i];
+  out[i] = inside
+      ? fma(kNeighbourWeight, in[i - 1] + in[i + 1] + in[i - g] + in[i + g] + in[i - g * g] + in[i + g * g], in[i])
+      : in[i];
 }
 
 constexpr int kTile = 16;
@@ -153,12 +154,6 @@ __global__ void matmulTiled(const float* a, const float* b, float* out, int d) {
 
 // ---- What the streams hold
 
-// So many elements move as one access: of 4, 8 or 16 bytes, aligned to them.
-template <class T, int kCount>
-struct alignas(sizeof(T) * kCount) Pack {
-  T at[kCount];
-};
-
 // Word i of a stream, a multiple of 2^-15: sums of a few are exact. Neighbours differ, and words 2^16 apart. Each run
 // of 2^16 words holds every value once, in an order of its own.
 constexpr int kPatternBits = 16;
@@ -173,6 +168,63 @@ __host__ __device__ inline unsigned bitsOf(float value) {
   memcpy(&bits, &value, sizeof bits);
   return bits;
 }
+
+// ---- What the kernels above and the streams below must give: the references, for the CPU and for the device
+
+constexpr unsigned kShift = 12345;  // word i of the second stream is word i + kShift of the first
+constexpr double kAllowed = 1e-4;  // of a product's element: one wrong term is larger
+
+// The first stream and a multiple of the second: 0 a copy, 1 a sum. Exact in float, and so in double.
+struct Streamed {
+  float scale;
+  __host__ __device__ float operator()(size_t i) const {
+    return pattern(unsigned(i)) + scale * pattern(unsigned(i) + kShift);
+  }
+};
+
+struct Stencilled {
+  int g;
+  __host__ __device__ double operator()(size_t cell) const {
+    const int i = int(cell);
+    const int x = i % g, y = i / g % g, z = i / g / g;
+    if (x == 0 || y == 0 || z == 0 || x == g - 1 || y == g - 1 || z == g - 1) return pattern(i);
+    double neighbours = 0;
+    for (int step = 1; step <= g * g; step *= g) neighbours += double(pattern(i - step)) + pattern(i + step);
+    return pattern(i) + kNeighbourWeight * neighbours;
+  }
+};
+
+struct Product {
+  int d;
+  __host__ __device__ double operator()(size_t element) const {
+    const unsigned row = unsigned(element) / d, column = unsigned(element) % d;
+    double sum = 0;
+    for (int k = 0; k < d; ++k) sum += double(pattern(row * d + k)) * pattern(k * d + column + kShift);
+    return sum;
+  }
+};
+
+// The sum of the bits of all words of the pattern before word n, modulo 2^32, without adding them up: an aligned run of
+// 2^k words, k up to 16, holds the values of an aligned run of 2^k in ascending order, and n is a sum of such runs.
+class SumBefore {
+ public:
+  SumBefore() : below_(kPatternValues + 1) {
+    for (int v = 0; v < kPatternValues; ++v) below_[v + 1] = below_[v] + bitsOf(patternValue(v));
+  }
+
+  unsigned operator()(size_t n) const {
+    unsigned sum = unsigned(n >> kPatternBits) * below_.back();
+    for (int k = kPatternBits - 1; k >= 0; --k) {
+      if ((n >> k) % 2 == 0) continue;
+      const unsigned first = patternIndex(unsigned(n >> (k + 1) << (k + 1))) >> k << k;
+      sum += below_[first + (1u << k)] - below_[first];
+    }
+    return sum;
+  }
+
+ private:
+  vector<unsigned> below_;  // for each value, the sum of the bits of all that are smaller
+};
 
 // ---- The measured curve
 
@@ -194,7 +246,17 @@ __global__ void intensity(const Pack<float, 4>* in, Pack<float, 4>* out, int cou
   out[i] = x;
 }
 
-// ---- Tools of the kernels below: a sum that keeps loads alive, and the SM clock
+// Of the four floats of a load every fourth FMA is one's own.
+struct Iterated {
+  int fmas;
+  __host__ __device__ float operator()(size_t i) const {
+    float x = pattern(unsigned(i));
+    for (int k = int(i % 4); k < fmas; k += 4) x = fmaf(x, x, kMap);
+    return x;
+  }
+};
+
+// ---- Tools of the kernels below: a sum that keeps loads from being deleted, and the SM clock
 
 // The sum over a block, in every thread of it.
 __device__ inline unsigned blockSum(unsigned sum) {
@@ -270,46 +332,46 @@ __global__ void streamDram(
 // end snippet: stream
 
 // The copy for a few blocks, which stay: each takes the next tile when it is done with one, so that none waits for a
-// slower one at the end. turn[0] counts the tiles taken beyond the first of each block, turn[1] the blocks that are
-// done; the last of them makes both 0 again, for the next launch. The warps of a block meet once a tile, while their
-// loads are on the way, and the next tile is asked for one tile ahead. With 2 loads a thread a block of 1024 threads
+// slower one at the end. tickets[0] counts the tiles taken beyond the first of each block, tickets[1] the blocks that
+// are done; the last of them makes both 0 again, for the next launch. The warps of a block meet once a tile, while
+// their loads are on the way, and the next tile is taken one tile ahead. With 2 loads a thread a block of 1024 threads
 // has 32 KiB in flight, as a full wave of one float4 a thread; all 132 SMs of an H200 then copy at 96.9 % of the
 // ceiling, with 4 loads at 96.0 and with 8 at 93.7 %. A tile for each warp would be 32 times as many additions to one
 // word: 33 %.
-constexpr int kTurnLoads = 2;
+constexpr int kCopyLoads = 2;
 __global__ void __launch_bounds__(kSmBlock)
-    copyInTurn(const Pack<float, 4>* in, Pack<float, 4>* out, unsigned* turn, int count) {
+    copyInTurn(const Pack<float, 4>* in, Pack<float, 4>* out, unsigned* tickets, int count) {
   __shared__ int following[2];
-  const int tile = kTurnLoads * blockDim.x;
-  unsigned taken = threadIdx.x == 0 ? atomicAdd(&turn[0], 1u) : 0;
+  const int tile = kCopyLoads * blockDim.x;
+  unsigned taken = threadIdx.x == 0 ? atomicAdd(&tickets[0], 1u) : 0;
   int slot = 0;  // the other one may still be read
   for (int first = blockIdx.x * tile; first < count; slot = 1 - slot) {
     if (threadIdx.x == 0) {
       following[slot] = (gridDim.x + taken) * tile;
-      taken = atomicAdd(&turn[0], 1u);
+      taken = atomicAdd(&tickets[0], 1u);
     }
-    Pack<float, 4> held[kTurnLoads] = {};
+    Pack<float, 4> held[kCopyLoads] = {};
 #pragma unroll
-    for (int k = 0; k < kTurnLoads; ++k) {
+    for (int k = 0; k < kCopyLoads; ++k) {
       const int i = first + k * blockDim.x + threadIdx.x;
       if (i < count) held[k] = in[i];
     }
     __syncthreads();
 #pragma unroll
-    for (int k = 0; k < kTurnLoads; ++k) {
+    for (int k = 0; k < kCopyLoads; ++k) {
       const int i = first + k * blockDim.x + threadIdx.x;
       if (i < count) out[i] = held[k];
     }
     first = following[slot];
   }
-  if (threadIdx.x == 0 && atomicAdd(&turn[1], 1u) == gridDim.x - 1) {
-    atomicExch(&turn[0], 0u);
-    atomicExch(&turn[1], 0u);
+  if (threadIdx.x == 0 && atomicAdd(&tickets[1], 1u) == gridDim.x - 1) {
+    atomicExch(&tickets[0], 0u);
+    atomicExch(&tickets[1], 0u);
   }
 }
 
-// Through L1; past it; and past it with the slices going round among the SMs: what several ask for at about the same
-// time is merged on the way, and the rate counts bytes that the L2 never served.
+// Through L1; past it; and past it with the slices going round among the SMs: requests of several for the same
+// line at about the same time are merged on the way, and the rate counts bytes that the L2 never served.
 enum Route { kThroughL1, kPastL1, kRotating };
 
 // Each block, one on an SM, reads its slice over and over, every warp its own part: warps that shared lines would
@@ -347,9 +409,10 @@ __global__ void __launch_bounds__(kSmBlock)
   if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
-// A trip starts at one of kTurns places, kTurn words apart, and reads kHops words, kHop apart: different ones in each.
-constexpr int kSharedWords = 2048, kTurns = 32, kTurn = 4, kHops = 8, kHop = 128;
-static_assert((kTurns - 1) * kTurn + 31 * kWarp + 7 * kHop < kSharedWords, "the farthest read");
+// A trip starts at one of kStarts places, kStartStep words apart, and reads kReads words, kReadStep apart: different
+// ones in each.
+constexpr int kSharedWords = 2048, kStarts = 32, kStartStep = 4, kReads = 8, kReadStep = 128;
+static_assert((kStarts - 1) * kStartStep + 31 * kWarp + 7 * kReadStep < kSharedWords, "the farthest read");
 
 // Lane l reads word l * stride: with 1 all banks serve a lane each, with 32 one bank serves all lanes one after the
 // other. So every doubling should halve the rate; measured, it does, from 98 % of the banks' rate to 1/32 of that. The
@@ -361,9 +424,9 @@ __global__ void readShared(double* out, ClockSpan* span, int stride, int trips) 
   startClock(span);
   unsigned sum = 0;
   for (int trip = 0; trip < trips; ++trip) {
-    const int start = threadIdx.x % kWarp * stride + trip % kTurns * kTurn;
+    const int start = threadIdx.x % kWarp * stride + trip % kStarts * kStartStep;
 #pragma unroll
-    for (int k = 0; k < kHops; ++k) sum += words[start + k * kHop];
+    for (int k = 0; k < kReads; ++k) sum += words[start + k * kReadStep];
   }
   stopClock(span);
   out[blockIdx.x * blockDim.x + threadIdx.x] = sum;
@@ -382,16 +445,9 @@ __host__ __device__ inline float chainStart(int seed, int chain) {
 
 // Rounds to `bits` significant bits, ties to even, as the hardware does; no value here is subnormal.
 double rounded(double value, int bits) {
-  std::uint64_t word;
-  memcpy(&word, &value, sizeof word);
-  const int drop = 53 - bits;
-  if (drop > 0) {
-    const std::uint64_t unit = std::uint64_t(1) << drop;
-    word += unit / 2 - 1 + (word >> drop & 1);
-    word -= word % unit;
-  }
-  memcpy(&value, &word, sizeof word);
-  return value;
+  if (bits == 53 || value == 0) return value;
+  const int shift = bits - 1 - std::ilogb(value);
+  return std::ldexp(std::nearbyint(std::ldexp(value, shift)), -shift);
 }
 
 // The chain on the CPU, in a type of `bits` significant bits. What is not fused has a volatile in the middle, or the
@@ -585,18 +641,12 @@ struct Tensor {
   }
   // What a lane holds of A, from row `first` on, and of B.
   static __host__ __device__ Operands fragments(int lane, int first) {
-    struct OfA {
-      int row, k;
-      __host__ __device__ int operator()(int e) const { return tensorA(row, k + e); }
-    };
-    struct OfB {
-      int k, column;
-      __host__ __device__ int operator()(int e) const { return tensorB(k + e, column); }
-    };
     Operands x;
     const int k = kWide * (lane % 4);
-    for (int r = 0; r < kDepth / (2 * kWide); ++r) x.a[r] = pack(OfA{first + rowOfA(lane, r), k + 4 * kWide * (r / 2)});
-    for (int r = 0; r < kDepth / (4 * kWide); ++r) x.b[r] = pack(OfB{k + 4 * kWide * r, lane / 4});
+    for (int r = 0; r < kDepth / (2 * kWide); ++r)
+      x.a[r] = pack([&](int e) { return tensorA(first + rowOfA(lane, r), k + 4 * kWide * (r / 2) + e); });
+    for (int r = 0; r < kDepth / (4 * kWide); ++r)
+      x.b[r] = pack([&](int e) { return tensorB(k + 4 * kWide * r + e, lane / 4); });
     return x;
   }
   static __device__ Operands operands(const Map&, int lane) { return fragments(lane, 0); }
@@ -889,6 +939,30 @@ struct LoadedCode {
   bool offers(int capability) const { return features() >= capability; }
 };
 
+// The name that -arch takes. On Hopper the tensor cores reach their peak with the instructions of sm_90a alone.
+inline string archFlag(int capability) { return "sm_" + to_string(capability) + (capability == 90 ? "a" : ""); }
+
+// What a run leaves out because the loaded code lacks it, and the compute capability that its code needs.
+struct LeftOut {
+  string name;
+  int code;
+};
+constexpr int kSm90a = 91;  // what only sm_90a has, as if it were a compute capability between 9.0 and the next
+
+// Names it and the build that has it, in a sentence; "" where nothing is left out.
+inline string leftOutText(const LoadedCode& code, const vector<LeftOut>& all) {
+  string names;
+  for (size_t i = 0; i < all.size(); ++i) {
+    const int need = all[i].code;
+    names += (i == 0 ? "" : ", ") + all[i].name;
+    if (i + 1 == all.size() || all[i + 1].code != need)
+      names += need == kSm90a ? " (needs code for sm_90a)" : " (need code for sm_" + to_string(need) + " or newer)";
+  }
+  if (names.empty()) return "";
+  return "Left out, because the code that runs is of compute_" + to_string(code.ptx) + ": " + names +
+      ". Build with -arch=" + archFlag(code.card) + " for them.\n";
+}
+
 // The GPU that was opened, and the code that was loaded for it.
 struct Device {
   cudaDeviceProp properties;
@@ -899,12 +973,30 @@ struct Device {
 
 constexpr int kOldestCard = 75;  // Turing: the T4, for which the lessons are written
 
-// FP32 lanes of an SM, which is FMAs per clock, by compute capability (CUDA C++ Programming Guide, throughput of native
-// arithmetic instructions): 64 on Volta, Turing and GA100 (sm_80), 128 on every card since sm_86.
-inline int fp32LanesPerSm(int capability) { return capability <= 80 ? 64 : 128; }
+// What an SM does per clock, to hold a measured rate against (CUDA C++ Programming Guide, throughput of native
+// arithmetic instructions): multiply-adds of each type, bytes of L1 or shared memory, dense FP16 tensor FLOP (0 where
+// cards of the generation differ).
+struct PerClock {
+  int card;  // the first compute capability that it holds for
+  int fp32, fp64, fp16, bf16, int32, bytes, tensor;
+};
+inline PerClock perClockOf(int capability) {
+  constexpr PerClock kGenerations[] = {
+      {75, 64, 2, 128, 0, 64, 64, 1024},
+      {80, 64, 32, 256, 128, 64, 128, 2048},
+      {86, 128, 2, 128, 128, 64, 128, 0},
+      {90, 128, 64, 256, 256, 64, 128, 4096},
+      {100, 128, 64, 256, 256, 64, 128, 0},
+      {120, 128, 2, 128, 128, 64, 128, 0},
+  };
+  PerClock per = kGenerations[0];
+  for (const PerClock& generation : kGenerations)
+    if (generation.card <= capability) per = generation;
+  return per;
+}
 
-// The name that -arch takes. On Hopper the tensor cores reach their peak with the instructions of sm_90a alone.
-inline string archFlag(int capability) { return "sm_" + to_string(capability) + (capability == 90 ? "a" : ""); }
+// FP32 lanes of an SM, which is FMAs per clock.
+inline int fp32LanesPerSm(int capability) { return perClockOf(capability).fp32; }
 
 // CUDA counts 12040 for 12.4.
 inline string cudaVersionText(int version) { return to_string(version / 1000) + "." + to_string(version % 1000 / 10); }
@@ -1162,6 +1254,17 @@ struct PinnedBuffer : Buffer<T> {
   }
 };
 
+// Fills device memory with valueAt(i), through page-locked memory, a part at a time.
+template <class T, class ValueAt>
+void fillDevice(const DeviceBuffer<T>& buffer, ValueAt valueAt, cudaStream_t stream) {
+  const PinnedBuffer<T> staging(std::min(buffer.count(), size_t(1) << 22));
+  for (size_t done = 0; done < buffer.count(); done += staging.count()) {
+    const size_t part = std::min(staging.count(), buffer.count() - done);
+    for (size_t i = 0; i < part; ++i) staging[i] = valueAt(done + i);
+    upload(buffer + done, staging, part * sizeof(T), stream);
+  }
+}
+
 // Fills memory with 0xFF bytes, a NaN in every float: an element that a kernel forgets to write cannot pass for a
 // result.
 inline void poison(void* data, size_t bytes, cudaStream_t stream) {
@@ -1212,6 +1315,143 @@ inline void finish(const char* symbol, cudaStream_t stream) {
   const string call = string("kernel ") + symbol;
   checkCuda(cudaGetLastError(), call.c_str(), __FILE__, __LINE__);
   checkCuda(cudaStreamSynchronize(stream), call.c_str(), __FILE__, __LINE__);
+}
+
+// A comparison on the device: a gigabyte takes it less than a millisecond, and the CPU seconds. It compares with a
+// reference, a function of the element's index that is written once for both sides. At a small size the CPU compares
+// the same output with the same reference, which proves that the device's copy says what the CPU's says.
+[[maybe_unused]] constexpr int kCompareParts = 1024;  // of an output, each with its count of wrong elements
+
+// Counts the wrong elements of each part, and in counts[kCompareParts] the elements that were looked at. A NaN or an
+// infinity is never within what is allowed.
+template <class T, class Want>
+__global__ void findWrong(const T* got, size_t count, size_t part, Want want, double allowed, unsigned* counts) {
+  unsigned seen = 0;
+  for (size_t i = blockIdx.x * size_t(blockDim.x) + threadIdx.x; i < count; i += gridDim.x * size_t(blockDim.x)) {
+    ++seen;
+    const auto difference = got[i] - want(i);
+    if (!(fabs(difference) <= allowed)) atomicAdd(&counts[i / part], 1u);
+  }
+  for (int lane = 16; lane > 0; lane /= 2) seen += __shfl_xor_sync(0xffffffffu, seen, lane);
+  if (threadIdx.x % 32 == 0) atomicAdd(&counts[kCompareParts], seen);
+}
+
+// The same as a Verdict: the CPU looks for the first wrong element, in the first part that has one.
+template <class T, class Want>
+Verdict compareOnDevice(const T* got, size_t count, Want want, double allowed, cudaStream_t stream) {
+  constexpr size_t kThreads = 256, kBlocks = kOnCpu ? 24 : 1024;
+  const DeviceBuffer<unsigned> counted(kCompareParts + 1);
+  CUDA_CHECK(cudaMemsetAsync(counted, 0, counted.bytes(), stream));
+  const size_t partSize = (count + kCompareParts - 1) / kCompareParts;
+  const int blocks = int(std::min((count + kThreads - 1) / kThreads, kBlocks));
+  findWrong<T, Want><<<blocks, kThreads, 0, stream>>>(got, count, partSize, want, allowed, counted);
+  finish("findWrong", stream);
+  vector<unsigned> counts(counted.count());
+  download(counts.data(), counted, counted.bytes(), stream);
+  Verdict verdict;
+  verdict.checked = count;
+  size_t first = kCompareParts;
+  for (size_t part = kCompareParts; part-- > 0;) {
+    verdict.wrong += counts[part];
+    if (counts[part] > 0) first = part;
+  }
+  if (counts[kCompareParts] != count) {
+    ++verdict.wrong;
+    verdict.message = "the comparison on the device looked at " + to_string(counts[kCompareParts]) + " elements";
+  } else if (first < kCompareParts) {
+    const size_t begin = first * partSize;
+    vector<T> part(std::min(partSize, count - begin));
+    download(part.data(), got + begin, part.size() * sizeof(T), stream);
+    size_t i = 0;
+    while (i < part.size() && std::fabs(part[i] - want(begin + i)) <= allowed) ++i;
+    char text[160] = "the device found a difference that the CPU does not see: their references differ";
+    if (i < part.size())
+      snprintf(text, sizeof text, "first wrong element %zu: got %.9g, want %.9g", begin + i, double(part[i]),
+          double(want(begin + i)));
+    verdict.message = text;
+  }
+  return verdict;
+}
+
+// Proves that the comparison on the device finds one wrong element wherever it is and whatever it holds, and no other.
+// `data` holds what `want` says; `least` is the smallest difference that must be seen.
+template <class Want>
+Verdict proveComparison(float* data, size_t count, Want want, float least, cudaStream_t stream) {
+  Verdict verdict;
+  const auto require = [&](bool right, const string& message) {
+    ++verdict.checked;
+    if (!right && verdict.wrong++ == 0) verdict.message = message;
+  };
+  for (const size_t at : {size_t(0), count / kCompareParts, count / 2, count - 1}) {
+    const float right = want(at);
+    for (const float value : {std::nanf(""), INFINITY, -INFINITY, right + least}) {
+      upload(data + at, &value, sizeof value, stream);
+      const Verdict found = compareOnDevice<float>(data, count, want, 0, stream);
+      const string first = "first wrong element " + to_string(at) + ":";
+      require(found.wrong == 1 && found.message.find(first) != string::npos,
+          "one wrong element, " + to_string(at) + ", holds " + to_string(value) + ": got " + to_string(found.wrong) +
+              " wrong, " + found.message);
+    }
+    upload(data + at, &right, sizeof right, stream);
+  }
+  const Verdict clean = compareOnDevice<float>(data, count, want, 0, stream);
+  require(clean.wrong == 0, "none is wrong: got " + clean.message);
+  return verdict;
+}
+
+// What a launch writes, and how that is compared.
+struct Output {
+  void* data = nullptr;
+  size_t bytes = 0, bufferBytes = 0;
+  std::function<Verdict(const void* got)> onCpu = {};
+  std::function<Verdict(cudaStream_t)> onDevice = {};  // empty: the CPU compares at every size
+};
+
+// An output of a few megabytes, whose elements are want(i).
+template <class T, class Want>
+Output smallOutput(const DeviceBuffer<T>& buffer, size_t count, Want want, double allowed = 0) {
+  return {buffer, count * sizeof(T), buffer.bytes(), [=](const void* got) {
+            const T* const values = static_cast<const T*>(got);
+            return compare(values, 1, count, 0, allowed, [&](size_t, size_t i) -> double { return want(i); });
+          }};
+}
+
+// An output that the device compares alone at a large size.
+template <class T, class Want>
+Output largeOutput(const DeviceBuffer<T>& buffer, size_t count, Want want, double allowed = 0) {
+  Output output = smallOutput(buffer, count, want, allowed);
+  const T* const got = buffer;
+  output.onDevice = [=](cudaStream_t stream) { return compareOnDevice(got, count, want, allowed, stream); };
+  return output;
+}
+
+// Launches on poisoned memory and compares every element of the output. Where `ragged`, the CPU compares, and what lies
+// past the output in its buffer must stay as it was; then the device compares too.
+inline Verdict prove(const Output& output, const std::function<void(cudaStream_t)>& launch, const char* symbol,
+    bool ragged, cudaStream_t stream) {
+  const size_t bytes = ragged ? output.bufferBytes : output.bytes;
+  poison(output.data, bytes, stream);
+  launch(stream);
+  finish(symbol, stream);
+  Verdict verdict;
+  if (ragged || !output.onDevice) {
+    vector<double> host((bytes + sizeof(double) - 1) / sizeof(double));
+    download(host.data(), output.data, bytes, stream);
+    verdict = output.onCpu(host.data());
+    const auto* const got = reinterpret_cast<const unsigned char*>(host.data());
+    const auto* const past =
+        std::find_if(got + output.bytes, got + bytes, [](unsigned char byte) { return byte != 0xFF; });
+    if (verdict.wrong == 0 && past != got + bytes) {
+      verdict.wrong = 1;
+      verdict.message = "wrote " + to_string(past - got - output.bytes) + " bytes past the end of its output";
+    }
+  }
+  if (output.onDevice && verdict.wrong == 0) {
+    const double worst = verdict.worst;
+    verdict = output.onDevice(stream);
+    verdict.worst = std::max(verdict.worst, worst);
+  }
+  return verdict;
 }
 
 // ---- Timing
@@ -1457,7 +1697,7 @@ struct Column {
 template <class Row>
 class Table {
  public:
-  // `record` is what its JSON lines call themselves. `shown`: in the text too.
+  // `record` is what its JSON lines call themselves; "": it has none. `shown`: in the text too.
   Table(Report& report, const char* record, vector<Column<Row>> columns, bool shown = true)
       : report_(report), record_(record), columns_(std::move(columns)), shown_(shown && report.text()) {
     string line;
@@ -1466,16 +1706,19 @@ class Table {
     print(line);
   }
 
-  void add(const Row& row) const {
+  void add(const Row& row) const { add(row, record_); }
+
+  // A row whose JSON line calls itself another record than those of the table.
+  void add(const Row& row, const char* record) const {
     string line;
-    JsonLine json(record_);
+    JsonLine json(record);
     for (const Column<Row>& column : columns_) {
       const Value value = column.value(row);
       if (column.width != 0) append(line, column, shownAs(value, column.decimals));
       if (*column.key != '\0') json.add(column.key, value);
     }
     print(line);
-    report_.line(json);
+    if (*record != '\0') report_.line(json);
   }
 
  private:
@@ -1556,10 +1799,11 @@ class Checks {
       fprintf(stderr, "FAILED %s (%s, %s): %zu of %zu wrong, %s\n", check.symbol, check.variant.c_str(),
           check.size.c_str(), verdict.wrong, verdict.checked, verdict.message.c_str());
     table_.add(check);
-    failed_ += !check.ok();
+    (check.ok() ? passed_ : failed_) += 1;
     return !check.ok();
   }
 
+  int passed() const { return passed_; }
   int failed() const { return failed_; }
 
  private:
@@ -1580,7 +1824,7 @@ class Checks {
   }
 
   Table<Check> table_;
-  int failed_ = 0;
+  int passed_ = 0, failed_ = 0;
 };
 
 // Starts the report of a run with what ran, on what, built from what: a banner, and the record `run`.
@@ -1657,119 +1901,7 @@ int runLesson(int argc, char** argv, const Program& program, Body body) {
 constexpr Program kProgram = {
     30, "roofline", "Day 30: what this GPU reaches at every level of memory, in every arithmetic."};
 
-// ---- Proof: every row at every element, at a ragged size by the CPU and at the timed size on the device
-
-// A result is compared with a reference: a function of the element's index, written once for both sides. At the ragged
-// size the CPU computes it for every element, and then the device compares the same output with the same reference,
-// which proves that its copy says what the CPU's says. At the timed size the device compares alone: a gigabyte in a
-// fraction of a millisecond. Nothing is left out. Sums and registers, a few megabytes, the CPU compares at all sizes.
-
-constexpr int kShift = 12345;
-
-constexpr int kChunks = 1024;  // parts of an output, each with its count of wrong elements
-
-constexpr double kAllowed = 1e-4;  // of a product's element: one wrong term is larger
-
-// counts[kChunks] is the number of elements that were looked at. A NaN or an infinity is never within what is allowed.
-template <class T, class Want>
-__global__ void findWrong(const T* got, size_t count, size_t chunk, Want want, double allowed, unsigned* counts) {
-  unsigned seen = 0;
-  for (size_t i = blockIdx.x * size_t(blockDim.x) + threadIdx.x; i < count; i += gridDim.x * size_t(blockDim.x)) {
-    ++seen;
-    const auto difference = got[i] - want(i);
-    if (!(fabs(difference) <= allowed)) atomicAdd(&counts[i / chunk], 1u);
-  }
-  for (int lane = kWarp / 2; lane > 0; lane /= 2) seen += __shfl_xor_sync(0xffffffffu, seen, lane);
-  if (threadIdx.x % kWarp == 0) atomicAdd(&counts[kChunks], seen);
-}
-
-struct Copied {
-  __host__ __device__ float operator()(size_t i) const { return pattern(unsigned(i)); }
-};
-
-struct Added {
-  __host__ __device__ float operator()(size_t i) const { return pattern(unsigned(i)) + pattern(unsigned(i) + kShift); }
-};
-
-struct Scaled {  // exact in float, and so in double
-  __host__ __device__ float operator()(size_t i) const {
-    return pattern(unsigned(i)) + kScale * pattern(unsigned(i) + kShift);
-  }
-};
-
-struct Heated {
-  int g;
-  __host__ __device__ double operator()(size_t cell) const {
-    const int i = int(cell);
-    const int x = i % g, y = i / g % g, z = i / g / g;
-    if (x == 0 || y == 0 || z == 0 || x == g - 1 || y == g - 1 || z == g - 1) return pattern(i);
-    const double beside = double(pattern(i - 1)) + pattern(i + 1);
-    const double above = double(pattern(i - g)) + pattern(i + g);
-    const double behind = double(pattern(i - g * g)) + pattern(i + g * g);
-    return pattern(i) + kHeat * (beside + above + behind);
-  }
-};
-
-struct Product {
-  int d;
-  __host__ __device__ double operator()(size_t element) const {
-    const unsigned row = unsigned(element) / d, column = unsigned(element) % d;
-    double sum = 0;
-    for (int k = 0; k < d; ++k) sum += double(pattern(row * d + k)) * pattern(k * d + column + kShift);
-    return sum;
-  }
-};
-
-// What the FMAs of the curve make of each value of the pattern, by a table of 2^16 that the CPU computed.
-struct Raised {
-  const float* table;
-  int fmas;
-  __host__ __device__ float operator()(size_t i) const {
-    return int(i % 4) < fmas ? table[patternIndex(unsigned(i))] : pattern(unsigned(i));
-  }
-};
-
-constexpr int raisedTable(int fmas) { return fmas < 8 ? 0 : 1 + raisedTable(fmas / 2); }
-constexpr int kRaisedTables = raisedTable(kMostFmas) + 1;
-
-// One table after another, after 1, 2, 4, ... FMAs on every value.
-const vector<float>& raisedTables() {
-  static const vector<float> tables = [] {
-    vector<float> now(kPatternValues), all;
-    for (int v = 0; v < kPatternValues; ++v) now[v] = patternValue(v);
-    for (int table = 0, done = 0; table < kRaisedTables; ++table) {
-      for (; done < 1 << table; ++done)
-        for (float& x : now) x = std::fma(x, x, kMap);
-      all.insert(all.end(), now.begin(), now.end());
-    }
-    return all;
-  }();
-  return tables;
-}
-
-// The sum of the bits of all words of the pattern before word n, modulo 2^32, without adding them up: an aligned run of
-// 2^k words, k up to 16, holds the values of an aligned run of 2^k in ascending order, and n is a sum of such runs.
-class SumBefore {
- public:
-  SumBefore() : below_(kPatternValues + 1) {
-    for (int v = 0; v < kPatternValues; ++v) below_[v + 1] = below_[v] + bitsOf(patternValue(v));
-  }
-
-  unsigned operator()(size_t n) const {
-    unsigned sum = unsigned(n >> kPatternBits) * below_.back();
-    for (int k = kPatternBits - 1; k >= 0; --k) {
-      if ((n >> k) % 2 == 0) continue;
-      const unsigned first = patternIndex(unsigned(n >> (k + 1) << (k + 1))) >> k << k;
-      sum += below_[first + (1u << k)] - below_[first];
-    }
-    return sum;
-  }
-
- private:
-  vector<unsigned> below_;  // for each value, the sum of the bits of all that are smaller
-};
-
-// ---- A problem
+// ---- Sizes and memory
 
 // Four times the L2 or more, so that streams come from DRAM; and four times that, where a launch's ends do not count.
 constexpr size_t kStreamBytes = size_t(256) << 20;
@@ -1793,48 +1925,31 @@ constexpr Sizes kRagged = {100052, 100052, 19, 80, 3, 2, 200000, 1};
 constexpr Sizes kSanitizerSizes = {1 << 18, 1 << 18, kWarp, 4 * kTile, 4, 2, 1 << 18, 1};
 
 constexpr size_t kPageBytes = 2 << 20;  // what cudaMalloc hands out at least
-constexpr size_t kStagingWords = 1 << 22;  // of pinned memory, through which the inputs go
 
 struct Problem {
-  // The one list of the buffers. What is asked for before anything is allocated, the size of the large streams and the
+  // The one list of the buffers. What is required before anything is allocated, the size of the large streams and the
   // allocations all follow from it.
-  enum Name { kA, kB, kOut, kResults, kWideA, kWideB, kWideOut, kSpan, kCounts, kTables, kTurn, kBuffers };
+  enum Name { kA, kB, kOut, kResults, kWideA, kWideB, kWideOut, kSpan, kTickets, kBuffers };
   static std::array<size_t, kBuffers> bytesOf(const Sizes& of) {
     const size_t large = sizeof(float) * of.large, wide = sizeof(double) * (of.words / 2);
     const size_t results = std::max(ceilDivide(of.large, kBlock), 2 * of.sms * kSmBlock);
-    return {large, large, large, sizeof(double) * results, wide, wide, wide, sizeof(ClockSpan),
-        sizeof(unsigned) * (kChunks + 1), sizeof(float) * kRaisedTables * kPatternValues, 2 * sizeof(unsigned)};
+    return {large, large, large, sizeof(double) * results, wide, wide, wide, sizeof(ClockSpan), 2 * sizeof(unsigned)};
   }
   static size_t bytes(const Sizes& of) {
-    size_t sum = 0;
+    size_t sum = kPageBytes;  // for the counts of the comparison on the device
     for (const size_t buffer : bytesOf(of)) sum += (buffer + 2 * kRedZone + kPageBytes - 1) / kPageBytes * kPageBytes;
     return sum;
   }
 
-  Problem(const Sizes& of, cudaStream_t stream)
-      : sizes(of),
-        a(count<float>(kA)),
-        b(count<float>(kB)),
-        out(count<float>(kOut)),
-        results(count<double>(kResults)),
-        wideA(count<double>(kWideA)),
-        wideB(count<double>(kWideB)),
-        wideOut(count<double>(kWideOut)),
-        span(count<ClockSpan>(kSpan)),
-        counts(count<unsigned>(kCounts)),
-        tables(count<float>(kTables)),
-        turn(count<unsigned>(kTurn)) {
-    const PinnedBuffer<double> staging(kStagingWords);
-    fill(a, staging, 0, stream);
-    fill(b, staging, kShift, stream);
-    fill(wideA, staging, 0, stream);
-    fill(wideB, staging, kShift, stream);
-    float* const copy = reinterpret_cast<float*>(&staging[0]);
-    std::copy(raisedTables().begin(), raisedTables().end(), copy);
-    upload(tables, copy, tables.bytes(), stream);
-    CUDA_CHECK(cudaMemsetAsync(turn, 0, turn.bytes(), stream));
+  Problem(const Sizes& of, cudaStream_t stream) : sizes(of) {
+    const auto first = [](size_t i) { return pattern(unsigned(i)); };
+    const auto second = [](size_t i) { return pattern(unsigned(i) + kShift); };
+    fillDevice(a, first, stream);
+    fillDevice(b, second, stream);
+    fillDevice(wideA, first, stream);
+    fillDevice(wideB, second, stream);
+    CUDA_CHECK(cudaMemsetAsync(tickets, 0, tickets.bytes(), stream));
   }
-  static_assert(sizeof(float) * kRaisedTables * kPatternValues <= sizeof(double) * kStagingWords, "staging");
 
   template <class T>
   size_t count(Name name) const {
@@ -1850,26 +1965,13 @@ struct Problem {
   }
 
   const Sizes sizes;
-  const DeviceBuffer<float> a, b, out;
-  const DeviceBuffer<double> results;
-  const DeviceBuffer<double> wideA, wideB, wideOut;
-  const DeviceBuffer<ClockSpan> span;
-  const DeviceBuffer<unsigned> counts;
-  const DeviceBuffer<float> tables;
-  const DeviceBuffer<unsigned> turn;
+  const DeviceBuffer<float> a{count<float>(kA)}, b{count<float>(kB)}, out{count<float>(kOut)};
+  const DeviceBuffer<double> results{count<double>(kResults)};
+  const DeviceBuffer<double> wideA{count<double>(kWideA)}, wideB{count<double>(kWideB)};
+  const DeviceBuffer<double> wideOut{count<double>(kWideOut)};
+  const DeviceBuffer<ClockSpan> span{count<ClockSpan>(kSpan)};
+  const DeviceBuffer<unsigned> tickets{count<unsigned>(kTickets)};
   const SumBefore sumBefore;
-
- private:
-  template <class T>
-  static void fill(
-      const DeviceBuffer<T>& buffer, const PinnedBuffer<double>& staging, unsigned shift, cudaStream_t stream) {
-    T* const values = reinterpret_cast<T*>(&staging[0]);
-    for (size_t done = 0; done < buffer.count(); done += kStagingWords) {
-      const size_t part = std::min(kStagingWords, buffer.count() - done);
-      for (size_t i = 0; i < part; ++i) values[i] = pattern(unsigned(done + i) + shift);
-      upload(buffer + done, values, part * sizeof(T), stream);
-    }
-  }
 };
 
 Sizes timedSizes(const cudaDeviceProp& gpu, Mode mode) {
@@ -1880,138 +1982,60 @@ Sizes timedSizes(const cudaDeviceProp& gpu, Mode mode) {
   const size_t bytes = kOnCpu ? least : std::max(kStreamBytes, least);
   const int words = int(bytes / sizeof(float) / kSmBlock * kSmBlock);
   const int grid = int(std::cbrt(words / 2)) / kWarp * kWarp;
-  Sizes sizes = {words, kTimes * words, grid, kMatrix, gpu.multiProcessorCount, 0, gpu.l2CacheSize,
-      kOnCpu                     ? 1
-          : mode == Mode::kCheck ? 8
-                                 : kLength};
+  const int length = kOnCpu ? 1 : mode == Mode::kCheck ? 8 : kLength;
+  Sizes sizes = {words, kTimes * words, grid, kMatrix, gpu.multiProcessorCount, 0, gpu.l2CacheSize, length};
   while (sizes.large > words && Problem::bytes(sizes) > free / 2) sizes.large /= 2;  // a card with little memory
   return sizes;
 }
 
-// ---- The tables: ceilings with the shapes that compete for them, and what stands under
+// ---- The table of rows
 
-constexpr int kSearchSamples = 5;  // for rows that are a search or a curve: what counts there is how they compare
-constexpr int kSweepSizes = 72;  // before those that round to the same go
-constexpr int kClockReadings = 5;
+constexpr int kSweepSizes = 72;  // before those that round to the same are left out
 
-// What an SM of a card does per clock (CUDA C++ Programming Guide, throughput of native arithmetic instructions), to
-// hold the measured against: multiply-adds of each type, bytes of L1 or shared memory, dense FP16 tensor FLOP (0 where
-// cards of the generation differ).
-struct PerClock {
-  int card, fp32, fp64, fp16, bf16, int32, bytes, tensor;
-};
-constexpr PerClock kPerClock[] = {
-    {75, 64, 2, 128, 0, 64, 64, 1024},
-    {80, 64, 32, 256, 128, 64, 128, 2048},
-    {86, 128, 2, 128, 128, 64, 128, 0},
-    {90, 128, 64, 256, 256, 64, 128, 4096},
-    {100, 128, 64, 256, 256, 64, 128, 0},
-    {120, 128, 2, 128, 128, 64, 128, 0},
+enum class Role {
+  kCeiling,  // nothing is faster at its level: the fastest of several shapes
+  kLibrary,  // the driver's own copy, which a ceiling should not fall behind by much
+  kNoCeiling,  // a shape that another one beats, or one that counts bytes which its level never served
+  kSweep,
+  kPlateau,
+  kCurve,
+  kScaling,
+  kKernel,
 };
 
-PerClock perClockOf(int card) {
-  PerClock per = kPerClock[0];
-  for (const PerClock& row : kPerClock)
-    if (row.card <= card) per = row;
-  return per;
-}
+// The ceilings that other rows are held against.
+enum class Wall { kNone, kCopy, kTriad, kL2, kL1, kFp32, kFp64, kWalls };
 
-string text(const char* format, double number) {
-  char digits[80];
-  snprintf(digits, sizeof digits, format, number);
-  return digits;
-}
+// What a row's work is counted in.
+struct Unit {
+  const char *metric, *perSecond;
+};
+constexpr Unit kBytes = {"gbps", "GB/s"}, kFlops = {"gflops", "GFLOP/s"}, kOps = {"gops", "GOP/s"},
+               kInstructions = {"ginst", "Ginst/s"};
 
 struct Row {
-  string level;  // of memory, compute, issue, or what stands under
-  string kind;
-  string shape;
+  Role role;
+  const char* level;  // of memory, arithmetic or issue; of other rows the table
+  string kind, shape;
   const char* symbol;  // the kernel's name in the source
-  double work;  // of a launch, in what the level counts
-  double flop;
-  double bytes;  // asked of that level
-  double perClock = 0;  // of the work, what an SM can do, if known: the row has a percentage of it
-  double flopPerClock = 0;  // what an SM can do, where the row stands under other lines than those of its level
-  double leastBytes = 0;
-  double fmas = 0;  // of the floating-point instructions
-  Launch launch = {};
+  Unit unit;
+  double work;  // of a launch, in that unit
+  double flop, requested;  // FLOP of a launch, and bytes that it requests from the level
+  double perClock = 0;  // of the work, what an SM can do, if known
+  Wall wall = Wall::kNone;  // of a ceiling, the wall that it is; of another row, the one that it is held against
+  bool readsClock = true;  // the kernel reads the SM clock itself
   int sms = 0;  // how many have a block, where that is the point
-  void* out = nullptr;
-  size_t outBytes = 0, bufferBytes = 0;
-  std::function<Verdict(const void* got)> onCpu = {};
-  std::function<Verdict(cudaStream_t)> onDevice = {};  // empty: the CPU compares at every size
+  double compulsory = 0;  // bytes, each once: what a perfect cache of infinite size would still move
+  double fmas = 0;  // the share of FMAs in the floating-point instructions
+  double flopPerClock = 0;  // what an SM can do, where the work is bytes
+  Launch launch = {};
+  Output output = {};
   bool proven = false;
 
-  template <class T, class Want>
-  void writes(const DeviceBuffer<T>& buffer, size_t count, Want want, double allowed = 0) {
-    out = buffer;
-    outBytes = count * sizeof(T);
-    bufferBytes = buffer.bytes();
-    onCpu = [count, want, allowed](const void* got) {
-      const T* values = static_cast<const T*>(got);
-      return compare(values, 1, count, 0, allowed, [&](size_t, size_t i) -> double { return want(i); });
-    };
-  }
-  string name() const { return level + "-" + kind; }
+  string name() const { return string(level) + "-" + kind; }
   string variant() const { return shape.empty() || shape == kind ? name() : name() + ", " + shape; }
 };
-using Shapes = vector<Row>;
-
-// Compares on the device. `onCpu` is the same reference, whose tables are in the host's memory.
-template <class T, class Want>
-Verdict compareOnDevice(
-    const Problem& p, const T* got, size_t count, Want want, Want onCpu, double allowed, cudaStream_t stream) {
-  CUDA_CHECK(cudaMemsetAsync(p.counts, 0, p.counts.bytes(), stream));
-  const size_t chunk = (count + kChunks - 1) / kChunks;
-  const int blocks = int(std::min<size_t>((count + kBlock - 1) / kBlock, 8 * p.sizes.sms));
-  findWrong<T, Want><<<blocks, kBlock, 0, stream>>>(got, count, chunk, want, allowed, p.counts);
-  finish("findWrong", stream);
-  vector<unsigned> counts(kChunks + 1);
-  download(counts.data(), p.counts, p.counts.bytes(), stream);
-  Verdict verdict;
-  verdict.checked = count;
-  size_t first = kChunks;
-  for (size_t c = kChunks; c-- > 0;) {
-    verdict.wrong += counts[c];
-    if (counts[c] > 0) first = c;
-  }
-  if (counts[kChunks] != count) {
-    ++verdict.wrong;
-    verdict.message = "the comparison on the device looked at " + to_string(counts[kChunks]) + " elements";
-  } else if (first < kChunks) {  // the CPU looks for it in this part of the output
-    const size_t begin = first * chunk;
-    vector<T> part(std::min(chunk, count - begin));
-    download(part.data(), got + begin, part.size() * sizeof(T), stream);
-    size_t i = 0;
-    while (i < part.size() && std::fabs(part[i] - onCpu(begin + i)) <= allowed) ++i;
-    char text[160] = "the device found a difference that the CPU does not see: their references differ";
-    if (i < part.size())
-      snprintf(text, sizeof text, "first wrong element %zu: got %.9g, want %.9g", begin + i, double(part[i]),
-          double(onCpu(begin + i)));
-    verdict.message = text;
-  }
-  return verdict;
-}
-
-// For outputs that are compared on the device at the timed size.
-template <class T, class Want>
-void writesMuch(Row& row, const Problem& p, const DeviceBuffer<T>& buffer, size_t count, Want want, Want onCpu,
-    double allowed = 0) {
-  row.writes(buffer, count, onCpu, allowed);
-  const T* const got = buffer;
-  row.onDevice = [&p, got, count, want, onCpu, allowed](
-                     cudaStream_t stream) { return compareOnDevice(p, got, count, want, onCpu, allowed, stream); };
-}
-template <class T, class Want>
-void writesMuch(
-    Row& row, const Problem& p, const DeviceBuffer<T>& buffer, size_t count, Want want, double allowed = 0) {
-  writesMuch(row, p, buffer, count, want, want, allowed);
-}
-
-template <class... P>
-Launch launch(void (*kernel)(P...), dim3 grid, dim3 block, int shared, std::common_type_t<P>... arguments) {
-  return [=](cudaStream_t on) { kernel<<<grid, block, shared, on>>>(arguments...); };
-}
+using Rows = vector<Row>;
 
 template <int kWords>
 Pack<float, kWords>* packs(const DeviceBuffer<float>& buffer) {
@@ -2019,7 +2043,7 @@ Pack<float, kWords>* packs(const DeviceBuffer<float>& buffer) {
 }
 
 // One block for every tile, or as many as are resident at once (a full wave), or half of them.
-enum Blocks { kOneATile, kHalfWave, kWave };
+enum class Blocks { kOneATile, kHalfWave, kWave };
 
 template <Access kAccess, int kWords, int kLoads>
 Row streamRow(const Problem& p, int words, Blocks number) {
@@ -2029,37 +2053,43 @@ Row streamRow(const Problem& p, int words, Blocks number) {
   const size_t tile = kBlock * kLoads;
   const int count = words / kWords;
   const int wave = p.sizes.sms * p.perSm(kernel);
-  const int blocks = number == kOneATile ? ceilDivide(count, int(tile)) : number == kWave ? wave : wave / 2;
+  const int blocks = number == Blocks::kOneATile ? ceilDivide(count, int(tile))
+      : number == Blocks::kWave                  ? wave
+                                                 : wave / 2;
   const double bytes = 4.0 * kStreams * words;
-  Row row = {"dram", kNames[kAccess], "float" + to_string(kWords) + " x " + to_string(kLoads), "streamDram", bytes,
-      kAccess == kTriad ? 2.0 * words : 0, bytes};
-  if (words > p.sizes.words) row.kind += "-large";
-  if (number != kOneATile) row.shape += ", " + to_string(blocks) + " blocks";
+  Row row = {Role::kCeiling, "dram", kNames[kAccess], "float" + to_string(kWords) + " x " + to_string(kLoads),
+      "streamDram", kBytes, bytes, kAccess == kTriad ? 2.0 * words : 0, bytes};
+  row.readsClock = false;
+  if (number != Blocks::kOneATile) row.shape += ", " + to_string(blocks) + " blocks";
+  if (words > p.sizes.words)
+    row.kind += "-large";
+  else if (kAccess == kCopy || kAccess == kTriad)
+    row.wall = kAccess == kCopy ? Wall::kCopy : Wall::kTriad;
   if constexpr (kAccess == kRead) {
-    row.writes(p.results, blocks, [=, &p](size_t block) {
+    row.output = smallOutput(p.results, blocks, [=, &p](size_t block) {
       unsigned sum = 0;
       for (size_t first = block * tile; first < size_t(count); first += blocks * tile)
         sum += p.sumBefore(std::min<size_t>(first + tile, count) * kWords) - p.sumBefore(first * kWords);
       return sum;
     });
   } else {
-    writesMuch(row, p, p.out, words, std::conditional_t<kAccess == kTriad, Scaled, Copied>());
+    row.output = largeOutput(p.out, words, Streamed{kAccess == kTriad ? kScale : 0});
   }
   row.launch =
-      launch(kernel, blocks, kBlock, 0, packs<kWords>(p.a), packs<kWords>(p.b), packs<kWords>(p.out), p.results, count);
+      launch(kernel, blocks, kBlock, packs<kWords>(p.a), packs<kWords>(p.b), packs<kWords>(p.out), p.results, count);
   return row;
 }
 
 template <Access kAccess, int kWords, int... kLoads>
-void addStreams(Shapes& shapes, const Problem& p, int words, Blocks blocks) {
+void addStreams(Rows& shapes, const Problem& p, int words, Blocks blocks) {
   (shapes.push_back(streamRow<kAccess, kWords, kLoads>(p, words, blocks)), ...);
 }
 
 template <Access kAccess>
-Shapes streamShapes(const Problem& p, int words) {
-  Shapes shapes;
-  for (const Blocks blocks : {kOneATile, kHalfWave, kWave}) {
-    if (blocks != kOneATile && words > p.sizes.words) break;  // one pass is best
+Rows streamShapes(const Problem& p, int words) {
+  Rows shapes;
+  for (const Blocks blocks : {Blocks::kOneATile, Blocks::kHalfWave, Blocks::kWave}) {
+    if (blocks != Blocks::kOneATile && words > p.sizes.words) break;  // one pass is best
     addStreams<kAccess, 4, 1, 2, 4, 8>(shapes, p, words, blocks);
     addStreams<kAccess, 2, 1, 2, 4, 8>(shapes, p, words, blocks);
     addStreams<kAccess, 1, 1, 2, 4, 8>(shapes, p, words, blocks);
@@ -2067,16 +2097,29 @@ Shapes streamShapes(const Problem& p, int words) {
   return shapes;
 }
 
+Row libraryCopy(const Problem& p, int words) {
+  Row row = streamRow<kCopy, 4, 1>(p, words, Blocks::kOneATile);
+  row.role = Role::kLibrary;
+  row.wall = Wall::kNone;
+  row.kind.replace(0, strlen("copy"), "memcpy");
+  row.shape = row.symbol = "cudaMemcpyAsync";
+  row.launch = [=, &p](cudaStream_t on) {
+    CUDA_CHECK(cudaMemcpyAsync(p.out, p.a, sizeof(float) * words, cudaMemcpyDeviceToDevice, on));
+  };
+  return row;
+}
+
 template <Route kRoute>
-Row sliceRow(const Problem& p, const char* level, double sliceBytes, int block, double perClock, int shared = 0) {
+Row sliceRow(const Problem& p, Role role, const char* level, double sliceBytes, int block, double perClock = 0,
+    Wall wall = Wall::kNone, int shared = 0) {
   const int slice = std::max(1, int(sliceBytes / 32 / block)) * 2 * block;
   const int blocks = p.sizes.sms;
   const int trips = 8 * p.sizes.length * kSmBlock / block;
   const size_t covered = size_t(kInFlight) * trips * block;  // vectors of 16 bytes
   const double bytes = 16.0 * covered * blocks;
-  Row row = {level, kRoute == kRotating ? "rotating" : "read", to_string(slice / 64) + " KiB per SM", "readSlices",
-      bytes, 0, bytes, perClock};
-  row.writes(p.results, blocks, [=, &p](size_t block) {
+  Row row = {role, level, kRoute == kRotating ? "rotating" : "read", to_string(slice / 64) + " KiB per SM",
+      "readSlices", kBytes, bytes, 0, bytes, perClock, wall};
+  row.output = smallOutput(p.results, blocks, [=, &p](size_t block) {
     const auto sumOf = [&](size_t owner, size_t vectors) {
       return p.sumBefore(4 * (owner * slice + vectors)) - p.sumBefore(4 * owner * slice);
     };
@@ -2088,32 +2131,41 @@ Row sliceRow(const Problem& p, const char* level, double sliceBytes, int block, 
       sum = unsigned(passes) * sumOf(block, slice);
     return sum + sumOf(kRoute == kRotating ? (block + passes) % blocks : block, covered % slice);
   });
-  row.launch = launch(
+  row.launch = launchShared(
       readSlices<kRoute>, blocks, block, shared, reinterpret_cast<uint4*>(&p.a[0]), p.results, p.span, slice, trips);
   return row;
 }
 
 template <Route kRoute>
-Shapes sliceShapes(const Problem& p, const char* level, double sliceBytes, double perClock) {
-  Shapes shapes;
+Rows sliceShapes(const Problem& p, Role role, const char* level, double sliceBytes, double perClock, Wall wall) {
+  Rows shapes;
   for (const int block : {256, 512, 1024}) {
-    shapes.push_back(sliceRow<kRoute>(p, level, sliceBytes, block, perClock));
+    shapes.push_back(sliceRow<kRoute>(p, role, level, sliceBytes, block, perClock, wall));
     shapes.back().shape += ", " + to_string(block) + " threads";
   }
   return shapes;
 }
 
+// The shared memory that a block asks for to have an SM for itself: the rest is for what the kernel and the driver
+// need.
+template <class... P>
+int wholeSm(void (*kernel)(P...), const cudaDeviceProp& gpu) {
+  const int shared = int(gpu.sharedMemPerBlockOptin) - 1024;
+  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
+  return shared;
+}
+
 // Working sets from the step of a block of 256 threads to four times the L2. From kWide on it takes 1024 threads to
 // keep DRAM busy, for which the slices must be whole steps of theirs.
-Shapes sweepRows(const Problem& p, const cudaDeviceProp& gpu) {
+Rows sweepRows(const Problem& p, const cudaDeviceProp& gpu) {
   constexpr double kFirst = 8 << 10, kWide = 512 << 10;
-  const int shared = int(gpu.sharedMemPerBlockOptin) - 1024;
-  CUDA_CHECK(cudaFuncSetAttribute(readSlices<kThroughL1>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
+  const int shared = wholeSm(readSlices<kThroughL1>, gpu);
   const double last = std::min(double(kTimes) * p.sizes.l2Bytes, sizeof(float) * double(p.sizes.words)) / p.sizes.sms;
-  Shapes rows;
+  Rows rows;
   for (int i = 0; i < kSweepSizes; ++i) {
     const double bytes = kFirst * std::pow(last / kFirst, i / (kSweepSizes - 1.0));
-    Row row = sliceRow<kThroughL1>(p, "sweep", bytes, bytes < kWide ? kBlock : kSmBlock, 0, shared);
+    const int block = bytes < kWide ? kBlock : kSmBlock;
+    Row row = sliceRow<kThroughL1>(p, Role::kSweep, "sweep", bytes, block, 0, Wall::kNone, shared);
     row.kind = row.shape;
     if (rows.empty() || row.kind != rows.back().kind) rows.push_back(row);
   }
@@ -2123,33 +2175,32 @@ Shapes sweepRows(const Problem& p, const cudaDeviceProp& gpu) {
 Row sharedRow(const Problem& p, int ways, double perClock) {
   const int trips = 32 * p.sizes.length;
   const int blocks = p.sizes.sms;
-  const double bytes = 4.0 * kHops * trips * blocks * kSmBlock;
-  Row row = {"shared", ways == 1 ? "read" : to_string(ways) + "-way", "4-byte reads", "readShared", bytes, 0, bytes,
-      perClock / ways};
+  const double bytes = 4.0 * kReads * trips * blocks * kSmBlock;
+  Row row = {Role::kCeiling, "shared", ways == 1 ? "read" : to_string(ways) + "-way", "4-byte reads", "readShared",
+      kBytes, bytes, 0, bytes, perClock / ways};
   vector<unsigned> sums(kWarp);
-  for (int i = 0; i < trips * kWarp * kHops; ++i)
-    sums[i % kWarp] +=
-        bitsOf(pattern(i / kWarp / kHops % kTurns * kTurn + i % kWarp * ways + i / kWarp % kHops * kHop));
-  row.writes(p.results, size_t(blocks) * kSmBlock, [=](size_t i) { return sums[i % kWarp]; });
-  row.launch = launch(readShared, blocks, kSmBlock, 0, p.results, p.span, ways, trips);
+  for (int trip = 0; trip < trips; ++trip)
+    for (int lane = 0; lane < kWarp; ++lane)
+      for (int k = 0; k < kReads; ++k)
+        sums[lane] += bitsOf(pattern(trip % kStarts * kStartStep + lane * ways + k * kReadStep));
+  row.output = smallOutput(p.results, size_t(blocks) * kSmBlock, [=](size_t i) { return sums[i % kWarp]; });
+  row.launch = launch(readShared, blocks, kSmBlock, p.results, p.span, ways, trips);
   return row;
 }
 
-// Blocks of `threads` on each of so many SMs.
-struct Grid {
-  int sms, perSm, threads = kBlock, shared = 0;
-
-  int blocks() const { return sms * perSm; }
-};
-
+// On `sms` SMs, if not 0, each with one block of kSmBlock threads that takes `shared` bytes. Otherwise a full wave, and
+// for mma.sync 16 warps an SM, which are enough.
 template <class Type>
-Row arithmeticRow(const Problem& p, const char* kind, const char* shape, double perClock, const Grid& grid) {
-  const int blocks = grid.blocks();
+Row arithmeticRow(const Problem& p, const char* kind, const char* shape, double perClock, int sms = 0, int shared = 0) {
+  const int threads = sms > 0 ? kSmBlock : kBlock;
+  const int perSm = sms > 0 ? 1 : Type::kLanes > 1 ? 2 : p.perSm(arithmeticPeak<Type>);
+  const int blocks = perSm * (sms > 0 ? sms : p.sizes.sms);
   int steps = 8 * kUnroll * p.sizes.length;
-  const double clocksPerStep = perClock > 0 ? double(kChains) * Type::kWork * grid.perSm * grid.threads / perClock : 0;
+  const double clocksPerStep = perClock > 0 ? double(kChains) * Type::kWork * perSm * threads / perClock : 0;
   while (steps > 8 * kUnroll && steps * clocksPerStep > kLaunchClocks) steps /= 2;
-  const double all = double(kChains) * steps * blocks * grid.threads;
-  Row row = {"compute", kind, shape, "arithmeticPeak", all * Type::kWork, all * Type::kFlop, 0, perClock};
+  const double all = double(kChains) * steps * blocks * threads;
+  Row row = {Role::kCeiling, "compute", kind, shape, "arithmeticPeak", Type::kFlop > 0 ? kFlops : kOps,
+      all * Type::kWork, all * Type::kFlop, 0, perClock};
   vector<double> sums;  // of the seeds, for each lane that differs
   for (int lane = 0; lane < Type::kLanes; ++lane) {
     for (int seed = 0; seed < kSeeds; ++seed) {
@@ -2158,39 +2209,25 @@ Row arithmeticRow(const Problem& p, const char* kind, const char* shape, double 
       sums.push_back(sum);
     }
   }
-  row.writes(
-      p.results, size_t(blocks) * grid.threads, [=](size_t i) { return sums[i % Type::kLanes * kSeeds + i % kSeeds]; });
-  row.launch = launch(arithmeticPeak<Type>, blocks, grid.threads, grid.shared, p.results, p.span, Type::map(), steps);
+  row.output = smallOutput(
+      p.results, size_t(blocks) * threads, [=](size_t i) { return sums[i % Type::kLanes * kSeeds + i % kSeeds]; });
+  row.launch = launchShared(arithmeticPeak<Type>, blocks, threads, shared, p.results, p.span, Type::map(), steps);
   return row;
 }
 
-// A full wave: as many blocks as are resident at once, and for mma.sync 16 warps an SM, which are enough.
 template <class Type>
-Row arithmeticRow(const Problem& p, const char* kind, const char* shape, double perClock) {
-  const int perSm = Type::kLanes > 1 ? 2 : p.perSm(arithmeticPeak<Type>);
-  return arithmeticRow<Type>(p, kind, shape, perClock, {p.sizes.sms, perSm});
-}
-
-Row wgmmaRow([[maybe_unused]] const Problem& p, [[maybe_unused]] double perClock) {
-#ifdef CUDA_DAYS_CPU
-  return {};
-#else
-  const int steps = 4 * kUnroll * p.sizes.length;
-  const int blocks = 2 * p.sizes.sms;
-  const double flop = 64.0 * kGroupColumns * kGroupDepth * 2 / kGroup * steps * blocks * kBlock;
-  Row row = {"compute", "tensor-fp16-wgmma", "wgmma m64n64k16", "warpgroupPeak", flop, flop, 0, perClock};
-  vector<double> sums;
-  for (int thread = 0; thread < kGroup; ++thread) sums.push_back(groupOnCpu(steps, thread));
-  row.writes(p.results, size_t(blocks) * kBlock, [=](size_t i) { return sums[i % kGroup]; });
-  row.launch = launch(warpgroupPeak, blocks, kBlock, 0, p.results, p.span, steps);
+Row issueRow(const Problem& p, const char* shape) {
+  Row row = arithmeticRow<Type>(p, "warp-instructions", shape, 4 * kWarp);
+  row.level = "issue";
+  row.unit = kInstructions;
+  row.work /= kWarp;
+  row.perClock /= kWarp;
   return row;
-#endif
 }
 
 // Every kind of arithmetic: the instruction, the code that has it, the cards that have it, and what an SM does of it
 // per clock. Of several lines with one kind, the last one counts that the loaded code has. The tensor cores of cards
 // from 8.6 on up to Hopper do next to no FP64.
-constexpr int kSm90a = 91;  // what only sm_90a has, as if it were a compute capability between 9.0 and the next
 constexpr int kLastCard = 999;
 using LanesOf = int PerClock::*;
 struct Arithmetic {
@@ -2200,46 +2237,56 @@ struct Arithmetic {
   int firstCard, lastCard;
   LanesOf lanes;
   double perLane;
-  Row (*row)(const Problem& p, const Arithmetic& of, double perClock);
+  Row (*row)(const Problem& p, const Arithmetic& of, double perClock);  // nullptr: for a GPU alone, and this is a CPU
+  Wall wall = Wall::kNone;
 };
 
 template <class Type>
 Row rowOf(const Problem& p, const Arithmetic& of, double perClock) {
   return arithmeticRow<Type>(p, of.kind, of.shape, perClock);
 }
+#ifdef CUDA_DAYS_CPU
 template <class Type>
-constexpr auto onGpu() {
-  if constexpr (kOnCpu)
-    return nullptr;
-  else
-    return rowOf<Type>;
+constexpr std::nullptr_t kOnGpu = nullptr;
+constexpr std::nullptr_t wgmmaRow = nullptr;
+#else
+template <class Type>
+constexpr auto kOnGpu = rowOf<Type>;
+Row wgmmaRow(const Problem& p, const Arithmetic& of, double perClock) {
+  const int steps = 4 * kUnroll * p.sizes.length;
+  const int blocks = 2 * p.sizes.sms;
+  const double flop = 64.0 * kGroupColumns * kGroupDepth * 2 / kGroup * steps * blocks * kBlock;
+  Row row = {Role::kCeiling, "compute", of.kind, of.shape, "warpgroupPeak", kFlops, flop, flop, 0, perClock};
+  vector<double> sums;
+  for (int thread = 0; thread < kGroup; ++thread) sums.push_back(groupOnCpu(steps, thread));
+  row.output = smallOutput(p.results, size_t(blocks) * kBlock, [=](size_t i) { return sums[i % kGroup]; });
+  row.launch = launch(warpgroupPeak, blocks, kBlock, p.results, p.span, steps);
+  return row;
 }
+#endif
 
+using Fp64OfAmpere = Tensor<kFp64Ampere, double, 4, double>;
 const Arithmetic kArithmetic[] = {
-    {"fp32-fma", "8 chains", 75, 75, kLastCard, &PerClock::fp32, 2, rowOf<Scalar<float, true>>},
+    {"fp32-fma", "8 chains", 75, 75, kLastCard, &PerClock::fp32, 2, rowOf<Scalar<float, true>>, Wall::kFp32},
     {"fp32-muladd", "8 chains", 75, 75, kLastCard, &PerClock::fp32, 1, rowOf<Scalar<float, false>>},
-    {"fp64-fma", "8 chains", 75, 75, kLastCard, &PerClock::fp64, 2, rowOf<Scalar<double, true>>},
+    {"fp64-fma", "8 chains", 75, 75, kLastCard, &PerClock::fp64, 2, rowOf<Scalar<double, true>>, Wall::kFp64},
     {"fp64-muladd", "8 chains", 75, 75, kLastCard, &PerClock::fp64, 1, rowOf<Scalar<double, false>>},
     {"fp16x2-fma", "8 chains", 75, 75, kLastCard, &PerClock::fp16, 2, rowOf<Half<true>>},
     {"fp16x2-muladd", "8 chains", 75, 75, kLastCard, &PerClock::fp16, 1, rowOf<Half<false>>},
     {"bf16x2-fma", "8 chains", 80, 80, kLastCard, &PerClock::bf16, 2, rowOf<Brain<true>>},
     {"bf16x2-muladd", "8 chains", 80, 80, kLastCard, &PerClock::bf16, 1, rowOf<Brain<false>>},
     {"int32-mad", "8 chains", 75, 75, kLastCard, &PerClock::int32, 2, rowOf<Int32>},
-    {"tensor-fp16", "mma.sync m16n8k8", 75, 75, kLastCard, &PerClock::tensor, 1,
-        onGpu<Tensor<kFp16Turing, float, 8>>()},
-    {"tensor-fp16", "mma.sync m16n8k16", 80, 80, kLastCard, &PerClock::tensor, 1, onGpu<Tensor<kFp16, float, 16>>()},
-    {"tensor-bf16", "mma.sync m16n8k16", 80, 80, kLastCard, &PerClock::tensor, 1, onGpu<Tensor<kBf16, float, 16>>()},
-    {"tensor-tf32", "mma.sync m16n8k8", 80, 80, kLastCard, &PerClock::tensor, 0.5, onGpu<Tensor<kTf32, float, 8>>()},
-    {"tensor-int8", "mma.sync m8n8k16", 75, 75, kLastCard, &PerClock::tensor, 2, onGpu<Tensor<kInt8Turing, int, 16>>()},
-    {"tensor-int8", "mma.sync m16n8k32", 80, 80, kLastCard, &PerClock::tensor, 2, onGpu<Tensor<kInt8, int, 32>>()},
-    {"tensor-fp64", "mma.sync m8n8k4", 80, 80, 80, &PerClock::tensor, 1.0 / 16,
-        onGpu<Tensor<kFp64Ampere, double, 4, double>>()},
-    {"tensor-fp64", "mma.sync m8n8k4", 80, 90, kLastCard, &PerClock::tensor, 1.0 / 16,
-        onGpu<Tensor<kFp64Ampere, double, 4, double>>()},
+    {"tensor-fp16", "mma.sync m16n8k8", 75, 75, kLastCard, &PerClock::tensor, 1, kOnGpu<Tensor<kFp16Turing, float, 8>>},
+    {"tensor-fp16", "mma.sync m16n8k16", 80, 80, kLastCard, &PerClock::tensor, 1, kOnGpu<Tensor<kFp16, float, 16>>},
+    {"tensor-bf16", "mma.sync m16n8k16", 80, 80, kLastCard, &PerClock::tensor, 1, kOnGpu<Tensor<kBf16, float, 16>>},
+    {"tensor-tf32", "mma.sync m16n8k8", 80, 80, kLastCard, &PerClock::tensor, 0.5, kOnGpu<Tensor<kTf32, float, 8>>},
+    {"tensor-int8", "mma.sync m8n8k16", 75, 75, kLastCard, &PerClock::tensor, 2, kOnGpu<Tensor<kInt8Turing, int, 16>>},
+    {"tensor-int8", "mma.sync m16n8k32", 80, 80, kLastCard, &PerClock::tensor, 2, kOnGpu<Tensor<kInt8, int, 32>>},
+    {"tensor-fp64", "mma.sync m8n8k4", 80, 80, 80, &PerClock::tensor, 1.0 / 16, kOnGpu<Fp64OfAmpere>},
+    {"tensor-fp64", "mma.sync m8n8k4", 80, 90, kLastCard, &PerClock::tensor, 1.0 / 16, kOnGpu<Fp64OfAmpere>},
     {"tensor-fp64", "mma.sync m16n8k16", 90, 90, kLastCard, &PerClock::tensor, 1.0 / 16,
-        onGpu<Tensor<kFp64, double, 16, double>>()},
-    {"tensor-fp16-wgmma", "wgmma m64n64k16", kSm90a, 90, 90, &PerClock::tensor, 1,
-        [](const Problem& p, const Arithmetic&, double perClock) { return wgmmaRow(p, perClock); }},
+        kOnGpu<Tensor<kFp64, double, 16, double>>},
+    {"tensor-fp16-wgmma", "wgmma m64n64k16", kSm90a, 90, 90, &PerClock::tensor, 1, wgmmaRow},
 };
 
 // What runs on a card, and what it could run with other code, decided by the card and by the code that was loaded.
@@ -2250,28 +2297,20 @@ struct Choice {
   Choice(int card, int features) {
     for (const Arithmetic& line : kArithmetic) {
       if (card < line.firstCard || card > line.lastCard) continue;
-      auto& list = line.code <= features ? rows : leftOut;
       const auto is = [&](const Arithmetic* other) { return !strcmp(other->kind, line.kind); };
       const auto there = std::find_if(rows.begin(), rows.end(), is);
-      if (there == rows.end() && std::none_of(leftOut.begin(), leftOut.end(), is))
-        list.push_back(&line);
-      else if (there != rows.end() && line.code <= features)
+      const bool runs = line.code <= features;
+      if (there != rows.end() && runs)
         *there = &line;
+      else if (there == rows.end() && std::none_of(leftOut.begin(), leftOut.end(), is))
+        (runs ? rows : leftOut).push_back(&line);
     }
   }
 
-  // A sentence, or nothing where nothing is left out.
   string text(const LoadedCode& code) const {
-    string names;
-    for (size_t i = 0; i < leftOut.size(); ++i) {
-      const int need = leftOut[i]->code;
-      names += (names.empty() ? "" : ", ") + string(leftOut[i]->kind);
-      if (i + 1 == leftOut.size() || leftOut[i + 1]->code != need)
-        names += need == kSm90a ? " (needs code for sm_90a)" : " (need code for sm_" + to_string(need) + " or newer)";
-    }
-    if (names.empty()) return "";
-    return "Left out, because the code that runs is of compute_" + to_string(code.ptx) + ": " + names +
-        ". Build with -arch=" + archFlag(code.card) + " for them.\n";
+    vector<LeftOut> all;
+    for (const Arithmetic* line : leftOut) all.push_back({line->kind, line->code});
+    return leftOutText(code, all);
   }
 };
 
@@ -2285,114 +2324,93 @@ Choice choose(const LoadedCode& code, [[maybe_unused]] cudaStream_t stream) {
   return Choice(code.card, sm90a ? kSm90a : code.features());
 }
 
-template <class Type>
-Row issueRow(const Problem& p, const char* shape) {
-  Row row = arithmeticRow<Type>(p, "warp-instructions", shape, 4 * kWarp);
-  row.level = "issue";
-  row.work /= kWarp;
-  row.perClock /= kWarp;
-  return row;
-}
-
-// --profile launches the first shape of each.
-vector<Shapes> makeCeilings(const Problem& p, const PerClock& per, const Choice& choice) {
-  vector<Shapes> all;
+// Each with the shapes that compete for it. --profile launches the first shape of each.
+vector<Rows> ceilingShapes(const Problem& p, const PerClock& per, const Choice& choice) {
+  vector<Rows> all;
   for (int words = p.sizes.words;; words = p.sizes.large) {
-    all.push_back(streamShapes<kRead>(p, words));
-    all.push_back(streamShapes<kWrite>(p, words));
-    all.push_back(streamShapes<kCopy>(p, words));
-    all.push_back(streamShapes<kTriad>(p, words));
-    Row library = all[all.size() - 2].front();  // the driver's copy, which a ceiling should not fall behind by much
-    library.kind.replace(0, 4, "memcpy");
-    library.shape = "cudaMemcpyAsync";
-    library.symbol = "cudaMemcpyAsync";
-    library.launch = [=, &p](cudaStream_t on) {
-      CUDA_CHECK(cudaMemcpyAsync(p.out, p.a, sizeof(float) * words, cudaMemcpyDeviceToDevice, on));
-    };
-    all.push_back({library});
+    all.insert(all.end(),
+        {streamShapes<kRead>(p, words), streamShapes<kWrite>(p, words), streamShapes<kCopy>(p, words),
+            streamShapes<kTriad>(p, words), Rows{libraryCopy(p, words)}});
     if (words == p.sizes.large) break;
   }
-  const double l2 = double(p.sizes.l2Bytes) / p.sizes.sms;
-  all.push_back(sliceShapes<kPastL1>(p, "l2", l2 / 2, 0));
-  all.push_back(sliceShapes<kRotating>(p, "l2", l2 / 2, 0));
-  all.push_back(sliceShapes<kThroughL1>(p, "l1", 32 << 10, per.bytes));
+  const double halfL2 = 0.5 * p.sizes.l2Bytes / p.sizes.sms;
+  all.push_back(sliceShapes<kPastL1>(p, Role::kCeiling, "l2", halfL2, 0, Wall::kL2));
+  all.push_back(sliceShapes<kRotating>(p, Role::kNoCeiling, "l2", halfL2, 0, Wall::kNone));
+  all.push_back(sliceShapes<kThroughL1>(p, Role::kCeiling, "l1", 32 << 10, per.bytes, Wall::kL1));
   for (int ways = 1; ways <= kWarp; ways *= 2) all.push_back({sharedRow(p, ways, per.bytes)});
-  for (const Arithmetic* line : choice.rows)
-    if (line->row != nullptr) all.push_back({line->row(p, *line, line->perLane * per.*line->lanes)});
+  for (const Arithmetic* line : choice.rows) {
+    if (line->row == nullptr) continue;
+    all.push_back({line->row(p, *line, line->perLane * per.*line->lanes)});
+    all.back().front().wall = line->wall;
+  }
   all.push_back({issueRow<IssueMix>(p, "FMA and integer"), issueRow<IssueFma>(p, "FMA")});
   return all;
 }
 
 // The copy with more and more FMAs in it.
 template <int kFmas>
-void addCurve(Shapes& rows, const Problem& p, const PerClock& per) {
+void addCurve(Rows& rows, const Problem& p, const PerClock& per) {
   const int count = p.sizes.words / 4;
   const double flop = 2.0 * kFmas * count;
-  Row row = {"curve", text("%g", kFmas / 16.0), "float4 x 1", "intensity", flop, flop, 32.0 * count};
-  row.flopPerClock = 2 * per.fp32;
-  const size_t table = size_t(raisedTable(kFmas)) * kPatternValues;
-  writesMuch(
-      row, p, p.out, size_t(4) * count, Raised{p.tables + table, kFmas}, Raised{raisedTables().data() + table, kFmas});
-  row.launch = launch(intensity<kFmas>, ceilDivide(count, kBlock), kBlock, 0, packs<4>(p.a), packs<4>(p.out), count);
+  char flopPerByte[16];
+  snprintf(flopPerByte, sizeof flopPerByte, "%g", kFmas / 16.0);
+  Row row = {Role::kCurve, "curve", flopPerByte, "float4 x 1", "intensity", kFlops, flop, flop, 32.0 * count,
+      2.0 * per.fp32, Wall::kFp32};
+  row.output = largeOutput(p.out, size_t(4) * count, Iterated{kFmas});
+  row.launch = launch(intensity<kFmas>, ceilDivide(count, kBlock), kBlock, packs<4>(p.a), packs<4>(p.out), count);
   rows.push_back(row);
   if constexpr (kFmas < kMostFmas) addCurve<2 * kFmas>(rows, p, per);
 }
 
 // 1, 2, 4, ... all SMs at work, and the others idle. Fewer blocks than SMs would do that for blocks that fill an SM; a
-// block of 1024 threads fills half of an H200's. So each asks for more than half of an SM's shared memory, which it
-// does not use: then no second one fits beside it.
-Shapes scalingRows(const Problem& p, const cudaDeviceProp& gpu, const PerClock& per) {
-  Shapes rows;
+// block of 1024 threads fills half of an H200's. So each takes more than half of an SM's shared memory, which it does
+// not use: then no second one fits beside it.
+Rows scalingRows(const Problem& p, const cudaDeviceProp& gpu, const PerClock& per) {
+  Rows rows;
   const int all = p.sizes.sms, count = p.sizes.words / 4;
-  const auto fma32 = arithmeticPeak<Scalar<float, true>>;
-  const int shared = int(gpu.sharedMemPerBlockOptin) - 1024;  // the rest is for what the kernel and the driver need
-  CUDA_CHECK(cudaFuncSetAttribute(copyInTurn, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
-  CUDA_CHECK(cudaFuncSetAttribute(fma32, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
+  const int copyShared = wholeSm(copyInTurn, gpu);
+  const int fmaShared = wholeSm(arithmeticPeak<Scalar<float, true>>, gpu);
   for (int sms = 1; sms <= all; sms = sms < all ? std::min(2 * sms, all) : all + 1) {
-    const Grid grid = {sms, 1, kSmBlock, shared};
-    Row copy = {"scaling", "copy", "", "copyInTurn", 32.0 * count, 0, 32.0 * count};
-    writesMuch(copy, p, p.out, size_t(4) * count, Copied());
-    copy.launch =
-        launch(copyInTurn, grid.blocks(), grid.threads, shared, packs<4>(p.a), packs<4>(p.out), p.turn, count);
-    Row fma = arithmeticRow<Scalar<float, true>>(p, "fp32-fma", "", 2 * per.fp32, grid);
+    const string shape = to_string(sms) + " SMs";
+    Row copy = {
+        Role::kScaling, "scaling", "copy", shape, "copyInTurn", kBytes, 32.0 * count, 0, 32.0 * count, 0, Wall::kCopy};
+    copy.output = largeOutput(p.out, size_t(4) * count, Streamed{0});
+    copy.launch = launchShared(copyInTurn, sms, kSmBlock, copyShared, packs<4>(p.a), packs<4>(p.out), p.tickets, count);
+    Row fma = arithmeticRow<Scalar<float, true>>(p, "fp32-fma", shape.c_str(), 2 * per.fp32, sms, fmaShared);
+    fma.role = Role::kScaling;
     fma.level = "scaling";
-    for (Row& row : {std::ref(copy), std::ref(fma)}) {
-      row.sms = sms;
-      row.shape = to_string(sms) + " SMs";
-      rows.push_back(row);
-    }
+    fma.wall = Wall::kFp32;
+    copy.sms = fma.sms = sms;
+    rows.insert(rows.end(), {copy, fma});
   }
   return rows;
 }
 
-// Kernels have two counts of bytes: what the source asks for, and what a perfect cache would leave.
-Shapes kernelRows(const Problem& p, const PerClock& per) {
-  Shapes rows;
-  const int n = p.sizes.words;
-  const int half = n / 2;
-  const int g = p.sizes.grid;
-  const int d = p.sizes.matrix;
-  const double cells = std::pow(g - 2, 3);
-  const auto add = [&](const char* name, const char* symbol, double flop, double asked, double least, double fmas,
-                       int lanes, const Launch& launch) -> Row& {
-    rows.push_back({"kernel", name, "plain", symbol, asked, flop, asked, 0, 2.0 * lanes, least, fmas, launch});
-    return rows.back();
+// Kernels have two counts of bytes: what the source requests, and what is compulsory.
+Rows kernelRows(const Problem& p, const PerClock& per) {
+  Rows rows;
+  const auto add = [&](const char* name, const char* symbol, double flop, double requested, double compulsory,
+                       double fmas, bool wide, const Launch& launch, const Output& output) {
+    rows.push_back({Role::kKernel, "kernel", name, "plain", symbol, kBytes, requested, flop, requested, 0,
+        wide ? Wall::kFp64 : Wall::kFp32, false, 0, compulsory, fmas, 2.0 * (wide ? per.fp64 : per.fp32), launch,
+        output});
   };
-  writesMuch(add("vector add", "vectorAdd", n, 12.0 * n, 12.0 * n, 0, per.fp32,
-                 launch(vectorAdd, ceilDivide(n, kBlock), kBlock, 0, p.a, p.b, p.out, n)),
-      p, p.out, n, Added());
-  writesMuch(add("triad FP64", "triadFp64", n, 12.0 * n, 12.0 * n, 1, per.fp64,
-                 launch(triadFp64, ceilDivide(half, kBlock), kBlock, 0, p.wideA, p.wideB, p.wideOut, half)),
-      p, p.wideOut, half, Scaled());
-  writesMuch(add("stencil FP64", "stencil7", 7 * cells, 64 * cells, 16 * cells, 1.0 / 6, per.fp64,
-                 launch(stencil7, dim3(ceilDivide(g, kBlock), g, g), kBlock, 0, p.wideA, p.wideOut, g)),
-      p, p.wideOut, size_t(g) * g * g, Heated{g});
+  const int n = p.sizes.words, half = n / 2, g = p.sizes.grid, d = p.sizes.matrix;
+  add("vector add", "vectorAdd", n, 12.0 * n, 12.0 * n, 0, false,
+      launch(vectorAdd, ceilDivide(n, kBlock), kBlock, p.a, p.b, p.out, n), largeOutput(p.out, n, Streamed{1}));
+  add("triad FP64", "triadFp64", n, 12.0 * n, 12.0 * n, 1, true,
+      launch(triadFp64, ceilDivide(half, kBlock), kBlock, p.wideA, p.wideB, p.wideOut, half),
+      largeOutput(p.wideOut, half, Streamed{kScale}));
+  const double cells = std::pow(g - 2, 3);
+  add("stencil FP64", "stencil7", 7 * cells, 64 * cells, 16 * cells, 1.0 / 6, true,
+      launch(stencil7, dim3(ceilDivide(g, kBlock), g, g), kBlock, p.wideA, p.wideOut, g),
+      largeOutput(p.wideOut, size_t(g) * g * g, Stencilled{g}));
 
   const double reads = 8.0 * d * d * d, matrix = 4.0 * d * d;
-  const auto matmul = [&](const char* name, const char* symbol, double asked, auto kernel) {
-    Row& row = add(name, symbol, reads / 4, asked + matrix, 3 * matrix, 1, per.fp32,
-        launch(kernel, dim3(d / kTile, d / kTile), dim3(kTile, kTile), 0, p.a, p.b, p.out, d));
-    writesMuch(row, p, p.out, size_t(d) * d, Product{d}, kAllowed);
+  const auto matmul = [&](const char* name, const char* symbol, double requested, auto kernel) {
+    add(name, symbol, reads / 4, requested + matrix, 3 * matrix, 1, false,
+        launch(kernel, dim3(d / kTile, d / kTile), dim3(kTile, kTile), p.a, p.b, p.out, d),
+        largeOutput(p.out, size_t(d) * d, Product{d}, kAllowed));
   };
   matmul("matmul naive", "matmulNaive", reads, matmulNaive);
   matmul("matmul tiled", "matmulTiled", reads / kTile, matmulTiled);
@@ -2402,110 +2420,63 @@ Shapes kernelRows(const Problem& p, const PerClock& per) {
 // Everything that is checked and timed, in the order of the tables.
 struct Plan {
   Plan(const Problem& p, const cudaDeviceProp& gpu, const PerClock& per, const Choice& choice)
-      : ceilings(makeCeilings(p, per, choice)),
+      : ceilings(ceilingShapes(p, per, choice)),
         sweep(sweepRows(p, gpu)),
         scaling(scalingRows(p, gpu, per)),
         kernels(kernelRows(p, per)) {
     addCurve<1>(curve, p, per);
   }
 
-  vector<Shapes> ceilings;
-  Shapes sweep, curve, scaling, kernels;
-
-  vector<Shapes*> all() {
-    vector<Shapes*> lists;
-    for (Shapes& shapes : ceilings) lists.push_back(&shapes);
-    lists.insert(lists.end(), {&sweep, &curve, &scaling, &kernels});
-    return lists;
-  }
+  vector<Rows> ceilings;
+  Rows sweep, curve, scaling, kernels;
 };
-
-void runRow(const Row& row, cudaStream_t stream) {
-  row.launch(stream);
-  finish(row.symbol, stream);
-}
 
 // ---- Checking
 
-struct Checks {
-  const Options& options;
-  cudaStream_t stream;
-  size_t passed = 0;
-  int failed = 0;
-  vector<double> host = {};
+// At the ragged size the CPU computes every element, and then the device compares the same output. At the timed size
+// the device compares alone: nothing is left out. Sums and registers, a few megabytes, the CPU compares at all sizes.
+void proveRow(Checks& checks, Row& row, bool ragged, cudaStream_t stream) {
+  const Verdict verdict = prove(row.output, row.launch, row.symbol, ragged, stream);
+  row.proven = checks.add({kProgram.day, row.variant(), row.symbol, ragged ? "ragged" : "full", verdict}) == 0;
+}
 
-  // On poisoned memory. At the ragged size all of the buffer is, and what lies past the output must stay so.
-  void prove(Row& row, bool ragged) {
-    const size_t bytes = ragged ? row.bufferBytes : row.outBytes;
-    poison(row.out, bytes, stream);
-    runRow(row, stream);
-    Verdict verdict;
-    if (ragged || !row.onDevice) {
-      host.resize((bytes + sizeof(double) - 1) / sizeof(double));
-      download(host.data(), row.out, bytes, stream);
-      verdict = row.onCpu(host.data());
-      const auto* const got = reinterpret_cast<const unsigned char*>(host.data());
-      const auto* const past =
-          std::find_if(got + row.outBytes, got + bytes, [](unsigned char byte) { return byte != 0xFF; });
-      if (verdict.wrong == 0 && past != got + bytes) {
-        verdict.wrong = 1;
-        verdict.message = "wrote " + to_string(past - got - row.outBytes) + " bytes past the end of its output";
-      }
-    }
-    if (row.onDevice && verdict.wrong == 0) {
-      const double worst = verdict.worst;
-      verdict = row.onDevice(stream);
-      verdict.worst = worst;
-    }
-    report(row.variant(), row.symbol, ragged ? "ragged" : "full", verdict);
-    row.proven = verdict.wrong == 0;
-  }
+// Proves every row; returns whether all checks up to here passed.
+bool proveAll(Checks& checks, Plan& plan, bool ragged, cudaStream_t stream) {
+  for (Rows& shapes : plan.ceilings)
+    for (Row& row : shapes) proveRow(checks, row, ragged, stream);
+  for (Rows* rows : {&plan.sweep, &plan.curve, &plan.scaling, &plan.kernels})
+    for (Row& row : *rows) proveRow(checks, row, ragged, stream);
+  if (checks.failed() > 0) fprintf(stderr, "%d checks FAILED\n", checks.failed());
+  return checks.failed() == 0;
+}
 
-  void proveAll(Plan& plan, bool ragged) {
-    for (Shapes* rows : plan.all())
-      for (Row& row : *rows) prove(row, ragged);
-  }
+// The comparison on the device must find what is planted.
+void proveTheComparison(Checks& checks, const Problem& p, cudaStream_t stream) {
+  constexpr float kLeast = 1.0f / 32768;  // difference between two values
+  const int count = p.sizes.words;
+  CUDA_CHECK(cudaMemcpyAsync(p.out, p.a, count * sizeof(float), cudaMemcpyDeviceToDevice, stream));
+  const Verdict verdict = proveComparison(p.out, count, Streamed{0}, kLeast, stream);
+  checks.add({kProgram.day, "planted differences", "findWrong", "ragged", verdict});
+}
 
-  // The comparison on the device must find one wrong element wherever it is and whatever it holds, and no other.
-  void proveComparison(const Problem& p) {
-    const size_t count = p.sizes.words;
-    constexpr float kLeast = 1.0f / 32768;  // difference between two values
-    Verdict verdict;
-    for (const size_t at : {size_t(0), count / kChunks, count / 2, count - 1}) {
-      for (const float value : {std::nanf(""), INFINITY, -INFINITY, pattern(unsigned(at)) + kLeast}) {
-        CUDA_CHECK(cudaMemcpyAsync(p.out, p.a, count * sizeof(float), cudaMemcpyDeviceToDevice, stream));
-        upload(p.out + at, &value, sizeof value, stream);
-        const Verdict found = compareOnDevice<float>(p, p.out, count, Copied(), Copied(), 0, stream);
-        const bool right =
-            found.wrong == 1 && found.message.find("first wrong element " + to_string(at) + ":") != string::npos;
-        ++verdict.checked;
-        if (!right && verdict.wrong++ == 0)
-          verdict.message = "one wrong element, " + to_string(at) + ", holds " + to_string(value) + ": got " +
-              to_string(found.wrong) + " wrong, " + found.message;
-      }
-    }
-    CUDA_CHECK(cudaMemcpyAsync(p.out, p.a, count * sizeof(float), cudaMemcpyDeviceToDevice, stream));
-    const Verdict clean = compareOnDevice<float>(p, p.out, count, Copied(), Copied(), 0, stream);
-    ++verdict.checked;
-    if (clean.wrong > 0 && verdict.wrong++ == 0) verdict.message = "none is wrong: got " + clean.message;
-    report("planted differences", "findWrong", "ragged", verdict);
-  }
+// ---- Measuring
 
-  void report(const string& variant, const char* symbol, const char* size, const Verdict& verdict) {
-    const int wrong = reportCheck(kProgram.day, variant, symbol, size, verdict, options.mode, options.json);
-    failed += wrong;
-    passed += 1 - wrong;
-  }
-};
-
-// ---- Measuring and the report
+constexpr int kSearchSamples = 5;  // for rows that are a search or a curve: what counts there is how they compare
+constexpr int kClockReadings = 5;
+constexpr double kPlateau = 0.9;  // of its first rate, which a plateau keeps
 
 struct Measured {
   Row row;
   Timing timing;
-  double value;  // giga per second
-  double clockMhz = 0;
-  double percent = 0;  // of what the SMs can do at this clock
+  double clockMhz = 0;  // 0: not read
+  double percent = 0;  // of what the SMs can do at this clock, of the roof or of the ceiling; 0: of nothing
+  std::array<double, 3> ridges = {};  // FLOP per byte where the row meets DRAM copy, L2 and L1; 0: it has none
+  double roof = 0;  // GFLOP/s: the lower of two ceilings, or what a kernel's share of FMAs leaves of one
+  string ceiling = "";  // which one a kernel's percentage is of
+  string from = "", to = "";  // the first and the last working set of a plateau
+
+  double rate() const { return gigaPerSecond(row.work, timing.ms); }
+  double intensity() const { return row.flop / row.requested; }
 };
 
 double median(vector<double> of) {
@@ -2513,73 +2484,41 @@ double median(vector<double> of) {
   return of[of.size() / 2];
 }
 
-struct Column {
-  const char* key;
-  double number;
-  string words = "";  // instead
-};
-
-// What a row counts, and in which unit.
-struct Metric {
-  const char* name;
-  const char* unit;
-};
-Metric metricOf(const Row& row) {
-  if (row.level != "curve" && row.work == row.bytes) return {"gbps", "GB/s"};
-  if (row.level == "issue") return {"ginst", "Ginst/s"};
-  return row.flop == 0 ? Metric{"gops", "GOP/s"} : Metric{"gflops", "GFLOP/s"};
+// What a row's JSON line calls itself.
+const char* recordOf(Role role) {
+  constexpr const char* kNames[] = {"ceiling", "ceiling", "shape", "sweep", "plateau", "curve", "scaling", "row"};
+  return kNames[int(role)];
 }
 
-struct Report {
+// Measures rows, and adds each to its table as it comes.
+struct Bench {
+  using MeasuredTable = Table<Measured>;
   const Problem& p;
-  const Device& device;
   const PerClock per;
-  const Options& options;
   cudaStream_t stream;
-  std::map<string, double> rates = {};  // of the ceilings
-  // The highest that was seen: cards may run above the clock that they name as their highest.
-  double fastestMhz = device.maxClockMhz;
+  double fastestMhz;  // the highest clock that was seen: cards may run above the one that they name as their highest
+  std::array<double, size_t(Wall::kWalls)> walls = {};
 
-  void title(const string& words) const {
-    if (options.json) return;
-    printf("\n%s\n%-26s %11s %6s %19s\n", words.c_str(), "", "a launch", "spread", "rate");
-  }
-
-  void print(const char* record, const Measured& m, const vector<Column>& columns) const {
-    const Row& row = m.row;
-    requirePossibleAt(fastestMhz, row, m.timing);
-    const Metric metric = metricOf(row);
-    if (!options.json) {
-      printf("%-26s %8.4f ms %4.1f %% %10.1f %-8s", row.name().c_str(), m.timing.ms, m.timing.spreadPercent(), m.value,
-          metric.unit);
-      for (const Column& c : columns)
-        printf("  %s %s", c.key, c.words.empty() ? text("%-8.6g", c.number).c_str() : c.words.c_str());
-      printf("\n");
-      return flushOutput();
-    }
-    JsonLine line(record, kProgram.day, row.name(), row.symbol);
-    line.timing(m.timing).integer("flop", row.flop).integer("bytes", row.bytes);
-    if (row.level == "kernel")
-      line.metric("ms", m.timing.ms, "ms");
-    else
-      line.metric(metric.name, m.value, metric.unit);
-    line.text("level", row.level).text("kind", row.kind);
-    for (const Column& c : columns) c.words.empty() ? line.number(c.key, c.number) : line.text(c.key, c.words);
-    line.print();
-  }
+  double& rateOf(Wall wall) { return walls[size_t(wall)]; }
 
   // No row may read more than the SMs can do at the fastest clock: their FLOP by the lanes, their bytes through L1.
-  void requirePossibleAt(double clockMhz, const Row& row, const Timing& timing) const {
+  void requirePossibleAt(double clockMhz, const Row& row, double ms) const {
     const auto require = [&](double amount, double perClock, const char* unit) {
-      if (perClock > 0)
-        requirePossible(row.variant(), amount / timing.ms * 1e-6, perClock * p.sizes.sms * clockMhz * 1e-3, unit);
+      const double most = perClock * p.sizes.sms * clockMhz * 1e-3;
+      if (perClock > 0) requirePossible(row.variant(), gigaPerSecond(amount, ms), most, unit);
     };
-    require(row.bytes, per.bytes, "GB/s");
-    require(row.flop, row.flopPerClock, "GFLOP/s");
-    require(row.work, row.perClock, metricOf(row).unit);
+    require(row.requested, per.bytes, kBytes.perSecond);
+    require(row.flop, row.flopPerClock, kFlops.perSecond);
+    require(row.work, row.perClock, row.unit.perSecond);
   }
 
-  vector<Measured> measureAll(const Shapes& rows, int samples = kSearchSamples) const {
+  void add(const MeasuredTable& table, const Measured& m) const {
+    requirePossibleAt(fastestMhz, m.row, m.timing.ms);
+    table.add(m, recordOf(m.row.role));
+  }
+
+  // Against each other, where there are several.
+  vector<Measured> measureAll(const Rows& rows, int samples) const {
     vector<Launch> launches;
     for (const Row& row : rows) {
       if (!row.proven) throw Stop{kExitFailed, row.variant() + " was not proven at this size, so it is not timed"};
@@ -2587,24 +2526,24 @@ struct Report {
     }
     const vector<Timing> timings = measureInTurn(stream, launches, samples);
     vector<Measured> all;
-    for (size_t i = 0; i < rows.size(); ++i) all.push_back({rows[i], timings[i], rows[i].work / timings[i].ms * 1e-6});
+    for (size_t i = 0; i < rows.size(); ++i) all.push_back({rows[i], timings[i]});
     return all;
   }
 
-  // The SM clock beside a DRAM row; of any other row what its own kernel measured. Near the power limit a card changes
-  // its clock from one launch to the next, so a share of the lanes takes rate and clock from the same launches.
-  void readClock(Measured& m) {
+  // The SM clock, by watchClock beside a kernel that does not read it itself. Near the power limit a card changes its
+  // clock from one launch to the next, so a share of the lanes takes rate and clock from the same launches.
+  void readClockOf(Measured& m) {
     const Event begin, end;
     vector<double> clocks, percents;
     for (int reading = 0; reading < kClockReadings; ++reading) {
       double ms = m.timing.ms;
-      if (m.row.level == "dram") {
+      if (m.row.readsClock) {
+        ms = timeBatch(stream, begin, end, m.row.launch, m.timing.batch);
+      } else {
         const Stream beside;
         watchClock<<<1, 1, 0, beside>>>(p.span, 1 << 20);  // about half a millisecond
         for (double spent = 0; spent < 1; spent += ms) m.row.launch(stream);
         finish("watchClock", beside);
-      } else {
-        ms = timeBatch(stream, begin, end, m.row.launch, m.timing.batch);
       }
       finish(m.row.symbol, stream);
       ClockSpan span;
@@ -2618,108 +2557,204 @@ struct Report {
     if (!percents.empty()) m.percent = median(percents);
   }
 
-  // The best is measured in full.
-  void ceiling(const Shapes& shapes) {
-    vector<Measured> found = measureAll(shapes, shapes.size() > 1 ? kSearchSamples : kSamples);
-    std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.value > b.value; });
-    Measured best = found.size() > 1 ? measureAll({found[0].row}, kSamples)[0] : found[0];
-    readClock(best);
-    for (size_t i = 1; i < found.size() && options.json; ++i)
-      print("shape", found[i], {{"shape", 0, found[i].row.shape}});
-    vector<Column> columns = {{"clock_mhz", best.clockMhz}};
-    if (best.percent > 0) columns.push_back({"percent", best.percent});
-    if (best.row.level == "compute" && best.row.flop > 0)
-      columns.insert(columns.end(),
-          {{"ridge_dram", best.value / rates.at("dram-copy")}, {"ridge_l2", best.value / rates.at("l2-read")},
-              {"ridge_l1", best.value / rates.at("l1-read")}});
-    columns.push_back({"shape", 0, best.row.shape});
-    print(best.row.kind == "rotating" ? "shape" : "ceiling", best, columns);
-    rates[best.row.name()] = best.value;
+  // Of the shapes the best is measured in full. `others` gets the rest.
+  void ceilings(const vector<Rows>& all, const MeasuredTable& bests, const MeasuredTable& others) {
+    for (const Rows& shapes : all) {
+      vector<Measured> found = measureAll(shapes, shapes.size() > 1 ? kSearchSamples : kSamples);
+      std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.rate() > b.rate(); });
+      Measured best = found.size() > 1 ? measureAll({found[0].row}, kSamples)[0] : found[0];
+      readClockOf(best);
+      for (size_t i = 1; i < found.size(); ++i) {
+        found[i].row.role = Role::kNoCeiling;
+        add(others, found[i]);
+      }
+      if (best.row.unit.metric == kFlops.metric)
+        best.ridges = {
+            best.rate() / rateOf(Wall::kCopy), best.rate() / rateOf(Wall::kL2), best.rate() / rateOf(Wall::kL1)};
+      add(bests, best);
+      rateOf(best.row.wall) = best.rate();
+    }
   }
 
-  void ceilings(const vector<Shapes>& all) {
-    title("Ceilings, each the fastest of its shapes: the shapes take " + to_string(kSearchSamples) +
-        " samples each, the fastest then " + to_string(kSamples) +
-        "\nclock_mhz: SM clock meanwhile; percent: of what the SMs can do at that clock; ridge: FLOP per byte where the"
-        "\nrow meets the ceiling of DRAM copy, L2 or L1");
-    for (const Shapes& shapes : all) ceiling(shapes);
-  }
-
-  // A plateau keeps 90 % of its first rate. The first is L1, the last DRAM, the longest between L2.
-  void sweep(const Shapes& rows) {
-    title("Working sets, each SM its own, with L1 as small as shared memory can make it: " + to_string(kSearchSamples) +
-        " samples a row");
+  vector<Measured> sweep(const Rows& rows, const MeasuredTable& table) {
     vector<Measured> steps;
     for (const Row& row : rows) {
-      steps.push_back(measureAll({row})[0]);
-      readClock(steps.back());
-      print("sweep", steps.back(), {{"clock_mhz", steps.back().clockMhz}});
+      steps.push_back(measureAll({row}, kSearchSamples)[0]);
+      readClockOf(steps.back());
+      add(table, steps.back());
     }
+    return steps;
+  }
+
+  // The first plateau is L1, the last DRAM, the longest between them L2. Each is told by the row in its middle.
+  void plateaus(const vector<Measured>& steps, const MeasuredTable& table) const {
     vector<std::pair<size_t, size_t>> flat;
     for (size_t begin = 0, end = 0; begin < steps.size(); begin = end) {
-      while (end < steps.size() && steps[end].value > 0.9 * steps[begin].value) ++end;
+      while (end < steps.size() && steps[end].rate() > kPlateau * steps[begin].rate()) ++end;
       if (end - begin >= 2) flat.push_back({begin, end});
     }
     if (flat.size() < 3) throw Stop{kExitFailed, "the sweep shows no three plateaus"};
     const auto shorter = [](const auto& a, const auto& b) { return a.second - a.first < b.second - b.first; };
     flat = {flat.front(), *std::max_element(flat.begin() + 1, flat.end() - 1, shorter), flat.back()};
-    title("Plateaus of these working sets, by the row in the middle");
+    constexpr const char* kKinds[] = {"l1", "l2", "dram"};
     for (int i = 0; i < 3; ++i) {
-      Measured m = steps[(flat[i].first + flat[i].second) / 2];
-      const double before = i == 0 ? 1e18 : steps[flat[i - 1].first].value;
+      const auto [begin, end] = flat[i];
+      Measured m = steps[(begin + end) / 2];
+      m.row.role = Role::kPlateau;
       m.row.level = "plateau";
-      m.row.kind = i == 0 ? "l1" : i == 1 ? "l2" : "dram";
-      print("plateau", m, {{"from", 0, steps[flat[i].first].row.kind}, {"to", 0, steps[flat[i].second - 1].row.kind}});
-      if (!(m.value < before)) throw Stop{kExitFailed, m.row.kind + " is too fast"};
+      m.row.kind = kKinds[i];
+      m.from = steps[begin].row.kind;
+      m.to = steps[end - 1].row.kind;
+      add(table, m);
+      if (i > 0 && !(m.rate() < steps[flat[i - 1].first].rate())) throw Stop{kExitFailed, m.row.kind + " is too fast"};
     }
   }
 
-  void curve(const Shapes& rows) const {
-    title("The copy with more and more FMAs in it: " + to_string(kSearchSamples) +
-        " samples a row; percent: of the roof, the copy ceiling's or the FMA's");
+  // The rows of the curve lie under two ceilings, those of the scaling under one.
+  void curveOrScaling(const Rows& rows, const MeasuredTable& table) {
     for (const Row& row : rows) {
-      const Measured m = measureAll({row})[0];
-      const double roof = std::min(rates.at("compute-fp32-fma"), row.flop / row.bytes * rates.at("dram-copy"));
-      print("curve", m, {{"intensity", row.flop / row.bytes}, {"roof", roof}, {"percent", 100 * m.value / roof}});
+      Measured m = measureAll({row}, kSearchSamples)[0];
+      m.roof = rateOf(row.wall);
+      if (row.role == Role::kCurve) m.roof = std::min(m.roof, m.intensity() * rateOf(Wall::kCopy));
+      m.percent = 100 * m.rate() / m.roof;
+      add(table, m);
     }
   }
 
-  void scaling(const Shapes& rows) const {
-    title("How many SMs it takes, each with one block of 1024 threads: " + to_string(kSearchSamples) +
-        " samples a row; percent: of the ceiling dram-copy or compute-fp32-fma");
-    for (const Row& row : rows) {
-      const Measured m = measureAll({row})[0];
-      const double ceiling = rates.at(row.kind == "copy" ? "dram-copy" : "compute-fp32-fma");
-      print("scaling", m, {{"sms", double(row.sms)}, {"percent", 100 * m.value / ceiling}});
-    }
-  }
-
-  void kernels(const Shapes& rows) const {
-    const double copy = rates.at("dram-copy"), triad = rates.at("dram-triad");
+  // DRAM binds a kernel where it would be reached first by the bytes that the kernel requests.
+  void kernels(const Rows& rows, const MeasuredTable& table) {
+    const double copy = rateOf(Wall::kCopy), triad = rateOf(Wall::kTriad);
     const double dram = std::max(copy, triad);
-    title(
-        "Kernels: FLOP per byte as asked (intensity) and with a perfect cache (least); line: what their share of FMAs"
-        "\nallows; percent: of the ceiling named, DRAM's faster one (copy or triad) or the line (fma)");
     for (const Row& row : rows) {
-      const Measured m = measureAll({row}, kSamples)[0];
-      const double peak = rates.at(row.out == p.wideOut ? "compute-fp64-fma" : "compute-fp32-fma");
-      const double line = peak * (1 + row.fmas) / 2;
-      const double asked = row.flop / row.bytes;
-      const bool memory = asked * dram < line;
-      const double percent = 100 * (memory ? m.value / dram : asked * m.value / line);
-      vector<Column> columns = {{"intensity", asked}, {"least", row.flop / row.leastBytes}, {"line", line},
-          {"percent", percent},
-          {"ceiling", 0,
-              !memory            ? "fma"
-                  : copy < triad ? "triad"
-                                 : "copy"}};
-      if (!options.json && percent > 100) columns.push_back({"*", 0, "asked, not moved by DRAM"});
-      print("row", m, columns);
+      Measured m = measureAll({row}, kSamples)[0];
+      m.roof = rateOf(row.wall) * (1 + row.fmas) / 2;
+      const bool memory = m.intensity() * dram < m.roof;
+      m.percent = 100 * (memory ? m.rate() / dram : m.intensity() * m.rate() / m.roof);
+      m.ceiling = !memory ? "fma" : copy < triad ? "triad" : "copy";
+      add(table, m);
     }
   }
 };
 
-int runDay(const Options& options) {
+// ---- Report
+
+constexpr double kAtWall = 95;  // per cent of its wall from which on a row stands at it: below lies more than noise
+
+using Columns = vector<Column<Measured>>;
+
+// The number, or nothing where there is none.
+Value known(double number) { return number > 0 ? Value(number) : Value(); }
+
+// A kernel whose requested bytes are more than DRAM can have moved. By them nobody can say whether it is at its wall.
+bool isAboveDram(const Measured& m) { return m.row.role == Role::kKernel && m.percent > 100; }
+
+Value atWall(const Measured& m) { return m.percent > 0 && !isAboveDram(m) ? Value(m.percent >= kAtWall) : Value(); }
+
+// The columns that all tables have, with those of one table: `second` behind the name, and `last`. `unit` is the unit
+// of all of its rates, "" where they differ.
+Columns columnsOf(const char* unit, const Columns& second, const Columns& last) {
+  const Columns names = {
+      {"", "", 0, 0, "day", [](auto&) { return kProgram.day; }},
+      {"name", "", -25, 0, "variant", [](auto& m) { return m.row.name(); }},
+      {"", "", 0, 0, "symbol", [](auto& m) { return m.row.symbol; }},
+  };
+  const auto isKernel = [](const Measured& m) { return m.row.role == Role::kKernel; };
+  const Columns rates = {
+      {"", "", 0, 0, "flop", [](auto& m) { return static_cast<long long>(m.row.flop); }},
+      {"", "", 0, 0, "requested_bytes", [](auto& m) { return static_cast<long long>(m.row.requested); }},
+      {"rate", unit, 10, 1, "", [](auto& m) { return m.rate(); }},
+      {"unit", "", *unit == '\0' ? -7 : 0, 0, "", [](auto& m) { return m.row.unit.perSecond; }},
+      {"", "", 0, 0, "metric", [=](auto& m) { return isKernel(m) ? "ms" : m.row.unit.metric; }},
+      {"", "", 0, 0, "value", [=](auto& m) { return isKernel(m) ? m.timing.ms : m.rate(); }},
+      {"", "", 0, 0, "unit", [=](auto& m) { return isKernel(m) ? "ms" : m.row.unit.perSecond; }},
+      {"", "", 0, 0, "level", [](auto& m) { return m.row.level; }},
+      {"", "", 0, 0, "kind", [](auto& m) { return m.row.kind; }},
+  };
+  return join<Measured>(
+      {names, second, timingColumns<Measured>([](const Measured& m) { return m.timing; }), rates, last});
+}
+
+const Column<Measured> kClock = {"SM clock", "MHz", 8, 0, "clock_mhz", [](auto& m) { return known(m.clockMhz); }};
+const Column<Measured> kRoof = {"roof", "GFLOP/s", 10, 1, "roof", [](auto& m) { return m.roof; }};
+const Column<Measured> kIntensity = {
+    "intensity", "FLOP/byte", 9, 4, "intensity", [](auto& m) { return m.intensity(); }};
+const Column<Measured> kAtItsWall = {"at its wall", "", -3, 0, "", [](auto& m) { return atWall(m); }};
+
+Columns ceilingColumns() {
+  return columnsOf("", {{"shape", "", -31, 0, "shape", [](auto& m) { return m.row.shape; }}},
+      {kClock, {"of the SMs' rate", "%", 6, 2, "percent", [](auto& m) { return known(m.percent); }}, kAtItsWall,
+          {"ridge DRAM", "FLOP/byte", 7, 2, "ridge_dram", [](auto& m) { return known(m.ridges[0]); }},
+          {"ridge L2", "FLOP/byte", 7, 2, "ridge_l2", [](auto& m) { return known(m.ridges[1]); }},
+          {"ridge L1", "FLOP/byte", 7, 2, "ridge_l1", [](auto& m) { return known(m.ridges[2]); }}});
+}
+
+Table<Measured> ceilingTable(Report& report) {
+  report.say(
+      "\nCeilings, each the fastest of its shapes: the shapes take %d samples each, the fastest then %d.\n"
+      "SM clock: while the row ran. Of the SMs' rate: the share of what the SMs can do at that clock, where that is\n"
+      "known. Here and below a row is at its wall from %.0f %% of it on (kAtWall in the source). Ridge: where the row\n"
+      "meets the ceiling of DRAM copy, L2 or L1.\n",
+      kSearchSamples, kSamples, kAtWall);
+  return {report, "ceiling", ceilingColumns()};
+}
+
+Table<Measured> sweepTable(Report& report) {
+  report.say("\nWorking sets, each SM its own, with L1 as small as shared memory can make it: %d samples a row\n",
+      kSearchSamples);
+  return {report, "sweep", columnsOf("GB/s", {}, {kClock})};
+}
+
+Table<Measured> plateauTable(Report& report) {
+  report.say("\nPlateaus of these working sets, by the row in the middle\n");
+  return {report, "plateau",
+      columnsOf("GB/s", {},
+          {{"from", "", -16, 0, "from", [](auto& m) { return m.from; }},
+              {"to", "", -16, 0, "to", [](auto& m) { return m.to; }}})};
+}
+
+Table<Measured> curveTable(Report& report) {
+  report.say(
+      "\nThe copy with more and more FMAs in it: %d samples a row. Roof: the lower one of the FMA ceiling, and of the\n"
+      "copy ceiling times the intensity.\n",
+      kSearchSamples);
+  return {report, "curve",
+      columnsOf("GFLOP/s", {},
+          {kIntensity, kRoof, {"of the roof", "%", 6, 2, "percent", [](auto& m) { return m.percent; }}, kAtItsWall})};
+}
+
+Table<Measured> scalingTable(Report& report) {
+  report.say(
+      "\nHow many SMs it takes, each with one block of 1024 threads: %d samples a row. Ceiling: dram-copy or\n"
+      "compute-fp32-fma.\n",
+      kSearchSamples);
+  return {report, "scaling",
+      columnsOf("", {{"SMs", "", 4, 0, "sms", [](auto& m) { return m.row.sms; }}},
+          {{"of the ceiling", "%", 6, 2, "percent", [](auto& m) { return m.percent; }}, kAtItsWall})};
+}
+
+Table<Measured> kernelTable(Report& report) {
+  report.say(
+      "\nKernels: rate and intensity by the bytes that they request; compulsory: the intensity with each byte once, "
+      "as\n"
+      "behind a perfect cache. FMA mix: what the kernel's share of FMAs leaves of the FMA ceiling. Ceiling: DRAM's\n"
+      "faster one (copy or triad), or the FMA mix (fma).\n");
+  return {report, "row",
+      columnsOf("GB/s", {},
+          {kIntensity,
+              {"compulsory", "FLOP/byte", 9, 4, "compulsory_intensity",
+                  [](auto& m) { return m.row.flop / m.row.compulsory; }},
+              {"FMA mix", "GFLOP/s", 10, 1, "mix_ceiling", [](auto& m) { return m.roof; }},
+              {"ceiling", "", -7, 0, "ceiling", [](auto& m) { return m.ceiling; }},
+              {"of it", "%", 7, 2, "percent", [](auto& m) { return m.percent; }}, kAtItsWall,
+              {"*", "", -1, 0, "", [](auto& m) { return isAboveDram(m) ? "*" : ""; }}})};
+}
+
+// ---- The day
+
+// Checks at the ragged size, then at the size that is timed, then measures. On the CPU the full size would run the same
+// code again.
+int runDay(Report& report) {
+  const Options& options = report.options();
   const Device device = openDevice(options.device, vectorAdd);
   const cudaDeviceProp& gpu = device.properties;
   const PerClock per = perClockOf(device.code.card);
@@ -2727,48 +2762,45 @@ int runDay(const Options& options) {
   requireDeviceMemory(Problem::bytes(sizes));
   const Stream stream;
   const Choice choice = choose(device.code, stream);
-  if (options.json) {
-    printRunRecord(kProgram, device);
-  } else {
-    printBanner(device);
-    printf("%sStreams of %.4g MiB, large ones of %.4g MiB.%s\n", choice.text(device.code).c_str(),
-        sizes.words / 262144.0, sizes.large / 262144.0, kOnCpu ? " Skipped: the tensor-* rows, for a GPU." : "");
+  reportRun(report, device);
+  report.say("%sStreams of %.4g MiB, large ones of %.4g MiB.%s\n", choice.text(device.code).c_str(),
+      sizes.words / 262144.0, sizes.large / 262144.0, kOnCpu ? " Skipped: the tensor-* rows, for a GPU." : "");
+  if (options.mode == Mode::kProfile) {
+    const Problem problem(sizes, stream);
+    const Plan plan(problem, gpu, per, choice);
+    Rows rows;
+    for (const Rows& shapes : plan.ceilings) rows.push_back(shapes.front());
+    for (const Rows& more : {plan.curve, plan.kernels}) rows.insert(rows.end(), more.begin(), more.end());
+    for (const Row& row : rows) {
+      row.launch(stream);
+      finish(row.symbol, stream);
+    }
+    return kExitOk;
   }
-  Checks checks = {options, stream};
-  const auto stopIfWrong = [&] {
-    if (checks.failed > 0) throw Stop{kExitFailed, to_string(checks.failed) + " checks FAILED"};
-  };
-  if (options.mode != Mode::kProfile) {
+  Checks checks(report);
+  {
     const Problem ragged(kRagged, stream);
     Plan plan(ragged, gpu, per, choice);
-    checks.proveComparison(ragged);
-    checks.proveAll(plan, true);
-    stopIfWrong();
+    proveTheComparison(checks, ragged, stream);
+    if (!proveAll(checks, plan, true, stream)) return kExitFailed;
   }
-  // On the CPU the full size would run the same code again.
-  if (!kOnCpu || options.mode == Mode::kProfile) {
-    const Problem problem(sizes, stream);
-    Plan plan(problem, gpu, per, choice);
-    if (options.mode == Mode::kProfile) {
-      Shapes first;
-      for (const Shapes& shapes : plan.ceilings) first.push_back(shapes.front());
-      for (const Shapes& rows : {plan.curve, plan.kernels}) first.insert(first.end(), rows.begin(), rows.end());
-      for (const Row& row : first) runRow(row, stream);
-      return kExitOk;
-    }
-    checks.proveAll(plan, false);
-    stopIfWrong();
-    if (!options.json) printf("All %zu checks match: every kernel and shape, at every element.\n", checks.passed);
-    if (options.mode == Mode::kCheck) return kExitOk;
-    Report report = {problem, device, per, options, stream};
-    report.ceilings(plan.ceilings);
-    report.sweep(plan.sweep);
-    report.curve(plan.curve);
-    report.scaling(plan.scaling);
-    report.kernels(plan.kernels);
-  } else if (!options.json) {
-    printf("All %zu checks match: every kernel and shape, at every element.\n", checks.passed);
-  }
+  const auto allMatch = [&] {
+    report.say("All %d checks match: every kernel and shape, at every element.\n", checks.passed());
+  };
+  if (kOnCpu) return allMatch(), kExitOk;
+  const Problem problem(sizes, stream);
+  Plan plan(problem, gpu, per, choice);
+  if (!proveAll(checks, plan, false, stream)) return kExitFailed;
+  allMatch();
+  if (options.mode == Mode::kCheck) return kExitOk;
+  Bench bench = {problem, per, stream, device.maxClockMhz};
+  bench.ceilings(plan.ceilings, ceilingTable(report), {report, "shape", ceilingColumns(), false});
+  const vector<Measured> steps = bench.sweep(plan.sweep, sweepTable(report));
+  bench.plateaus(steps, plateauTable(report));
+  bench.curveOrScaling(plan.curve, curveTable(report));
+  bench.curveOrScaling(plan.scaling, scalingTable(report));
+  bench.kernels(plan.kernels, kernelTable(report));
+  report.say("* counts the bytes that the kernel requests: caches served part of them, and DRAM did not move those.\n");
   return kExitOk;
 }
 

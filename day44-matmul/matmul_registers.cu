@@ -3,7 +3,7 @@
 // Day 44: how close does a hand-written SGEMM come to cuBLAS?
 //
 // C = A B in FP32, row-major, as a ladder: a rung is one idea, its comment says what it should gain on an H200 and why,
-// the table what it gains. sgemm() picks the rung for shape and card. No other format and no tensor core is tried.
+// and what it gained (profile/h200/day44.txt). sgemm() picks the kernel for shape and card. No other format is tried.
 //
 //   build: nvcc -std=c++17 -O3 -arch=sm_75 -lineinfo -o matmul_registers matmul_registers.cu -lcublas
 //   run:   ./matmul_registers    (--help lists the rest)
@@ -14,9 +14,13 @@
 //   4  matmulRegTile1d         a column of 8 outputs: 9 loads for 8 FMAs
 //   5  matmulRegTile2d         8 x 8 outputs: 16 loads for 64 FMAs, but in the same banks
 //   6  matmulRegTile2dVec4     every access a float4
-//   7 to 11  matmulTiled       lanes without conflicts; double buffers; split k; 8 x 16 outputs; copies two tiles ahead
-//   edges, scalars             the same for any m, n, k and alignment
+//   7  matmulWarpTiles         a warp's lanes placed so that no access meets a bank twice
+//   8  matmulDoubleBuffered    the next tile on its way while this one is multiplied
+//   9  matmulSplitK            a block's warps share the inner dimension: small tiles, many warps
+//   10 matmulWideTile          8 x 16 outputs a thread, B copied asynchronously (sm_80)
+//   11 matmulTwoAhead          everything copied asynchronously, two tiles ahead (sm_80)
 //   12 matmulCluster           two blocks share a tile (sm_90)
+//   matmulGuardedVectors, matmulGuardedScalars, matmulGuardedSmall    any shape: rungs 10, 8 and 9 with guards
 
 #if !__has_include(<cublas_v2.h>) || !__has_include(<cuda_pipeline.h>)
 #error "cublas_v2.h or cuda_pipeline.h is missing: install the toolkit with cuBLAS (libcublas-dev)"
@@ -89,7 +93,7 @@ constexpr int ceilDivide(int a, int b) { return (a + b - 1) / b; }
 
 // Registers only, kChains independent chains a thread, one wave of blocks: 98 % of all lanes on an H200.
 constexpr int kPeakBlock = 256, kChains = 8, kPeakFmas = 131072;
-constexpr int kUnroll = 1024;  // FMAs a trip, so that the loop itself does not count
+constexpr int kUnroll = 1024;  // FMAs an iteration, so that the loop itself does not count
 constexpr float kPeakA = 0.999999f, kPeakB = 0.001f;
 
 __global__ void fmaPeak(float* out, ClockSpan* span, float a, float b) {
@@ -121,7 +125,7 @@ constexpr Shape kRagged[] = {{1, 1, 1}, {3, 3, 431}, {17, 1, 3}, {1, 17, 129}, {
     {1000, 1037, 513}};
 #else
 // For compute-sanitizer: one size that is a whole number of every rung's tiles and fills every buffer of a rung more
-// than once. Of the others one each with less than a tile; many tiles of k and a rest; several blocks with edges, in
+// than once. Of the others one each with less than a tile; many tiles of k and a rest; several blocks and a rest, in
 // scalars and in float4; whole blocks with a rest of k; and whole tiles of every rung, which meet gaps between rows.
 constexpr int kSizes[] = {256};
 constexpr Shape kTimedRagged = {257, 255, 253};
@@ -147,6 +151,13 @@ struct Gemm {
 
 __host__ __device__ inline size_t rows(int count, int ld) { return size_t(count) * ld; }
 
+// What keeps a kernel inside the matrices.
+enum class Guard {
+  kNone,  // nothing: it takes whole tiles, whose rows are aligned as for kVectors
+  kVectors,  // pointers aligned to 16 bytes; k, n and leading dimensions are multiples of 4
+  kScalars,  // takes anything: every access is one float
+};
+
 // Adds an outer product to the sums. The register file has two banks with one read a clock each, so
 // of an FMA's three operands one should still be in the operand cache: going down a column and up
 // the next (serpentine) keeps one at every step.
@@ -163,19 +174,19 @@ __device__ void multiplyAdd(float (&sum)[kRows][kColumns], const float (&a)[kRow
 
 // A block's work in rungs 3 to 6: kM x kN outputs, kOutM x kOutN a thread, kK steps of k at a time in
 // shared memory, kWide floats in an access.
-template <int kBlockM, int kBlockN, int kBlockK, int kRows, int kColumns, int kFloats>
-struct EarlyTile {
-  static constexpr int kM = kBlockM, kN = kBlockN, kK = kBlockK;
-  static constexpr int kOutM = kRows, kOutN = kColumns, kWide = kFloats;
+template <class Sizes>
+struct EarlyTile : Sizes {
+  using Sizes::kM, Sizes::kN, Sizes::kK, Sizes::kOutM, Sizes::kOutN, Sizes::kWide;
   static constexpr int kThreads = kM / kOutM * kN / kOutN, kPass = kWide * kThreads;
   static constexpr int kSharedBytes = 0;  // beyond the static arrays
+  static constexpr Guard kGuard = Guard::kNone;
 
   static constexpr bool isWhole() {
     for (const int size : kSizes)
       if (size % kM != 0 || size % kN != 0 || size % kK != 0) return false;
     return kM % kOutM + kN % kOutN + kM * kK % kPass + kK * kN % kPass + kOutM % kWide + kOutN % kWide == 0;
   }
-  static_assert(isWhole(), "no edge guards: tiles divide sizes, threads and passes a tile, float4 its outputs");
+  static_assert(isWhole(), "no guards: tiles divide sizes, threads and passes a tile, float4 its outputs");
   static_assert(kThreads <= 1024 && kThreads % 32 == 0, "whole warps, at most 1024 threads");
 };
 
@@ -192,7 +203,7 @@ __device__ void copy(float* to, const float* from) {
 template <class T>
 __device__ void multiplyShared(const Gemm& g) {
   constexpr int kStepRow = T::kWide == 4 ? 1 : T::kK;  // in tileA: a float4 holds rows of one k,
-  constexpr int kStepK = T::kWide == 4 ? T::kM : 1;  // so A lies turned over
+  constexpr int kStepK = T::kWide == 4 ? T::kM : 1;  // so A lies transposed
   __shared__ __align__(16) float tileA[T::kM * T::kK], tileB[T::kK * T::kN];
   const int y = threadIdx.x / (T::kN / T::kOutN) * T::kOutM;
   const int x = threadIdx.x % (T::kN / T::kOutN) * T::kOutN;
@@ -229,25 +240,40 @@ __device__ void multiplyShared(const Gemm& g) {
 }
 
 // Rung 3, where day 43 stops: one output a thread. Each FMA needs two shared loads, and an SM serves
-// one warp's load a clock where it could do four FMAs: an eighth of the ceiling.
-using Rung3 = EarlyTile<kSharedTile, kSharedTile, kSharedTile, 1, 1, 1>;
-__global__ void __launch_bounds__(Rung3::kThreads) matmulSharedTiled(Gemm g) { multiplyShared<Rung3>(g); }
+// one warp's load a clock where it could do four FMAs: an eighth of the ceiling, which is what was measured.
+struct OneOutput {
+  static constexpr int kM = kSharedTile, kN = kSharedTile, kK = kSharedTile, kOutM = 1, kOutN = 1, kWide = 1;
+};
+using SharedTile = EarlyTile<OneOutput>;
+__global__ void __launch_bounds__(SharedTile::kThreads) matmulSharedTiled(Gemm g) { multiplyShared<SharedTile>(g); }
 
 // Rung 4: a column of outputs a thread. One value of B in a register serves all of them, so 8 FMAs
-// need 9 shared loads instead of 16. Predicted x 1.8 once the grid fills the card.
-using Rung4 = EarlyTile<kTile1d, kTile1d, kTileK, kThreadM, 1, 1>;
-__global__ void __launch_bounds__(Rung4::kThreads, 2) matmulRegTile1d(Gemm g) { multiplyShared<Rung4>(g); }
+// need 9 shared loads instead of 16. Predicted x 1.8 once the grid fills the card, measured x 1.83
+// at 2048.
+struct ColumnOfOutputs {
+  static constexpr int kM = kTile1d, kN = kTile1d, kK = kTileK, kOutM = kThreadM, kOutN = 1, kWide = 1;
+};
+using RegTile1d = EarlyTile<ColumnOfOutputs>;
+__global__ void __launch_bounds__(RegTile1d::kThreads, 2) matmulRegTile1d(Gemm g) { multiplyShared<RegTile1d>(g); }
 
 // Rung 5: a square of outputs a thread, 16 loads for 64 FMAs. But a thread's 8 columns lie side by
-// side, so a warp's loads of B meet in the same banks: predicted x 2, not 4.5.
-using Rung5 = EarlyTile<kTileM, kTileN, kTileK, kThreadM, kThreadN, 1>;
-__global__ void __launch_bounds__(Rung5::kThreads, 2) matmulRegTile2d(Gemm g) { multiplyShared<Rung5>(g); }
+// side, so a warp's loads of B meet in the same banks: predicted x 2, not 4.5, and measured x 1.82 at 2048.
+struct SquareOfOutputs {
+  static constexpr int kM = kTileM, kN = kTileN, kK = kTileK, kOutM = kThreadM, kOutN = kThreadN, kWide = 1;
+};
+using RegTile2d = EarlyTile<SquareOfOutputs>;
+__global__ void __launch_bounds__(RegTile2d::kThreads, 2) matmulRegTile2d(Gemm g) { multiplyShared<RegTile2d>(g); }
 
 // Rung 6: every access is a float4, 4 shared loads for 64 FMAs. But a load of A takes 2 wavefronts of shared memory,
 // and one of B takes 8, because lanes that lie 8 floats apart use half of the banks: 20 wavefronts a step. Predicted
-// x 1.1.
-using Rung6 = EarlyTile<kTileM, kTileN, kTileK, kThreadM, kThreadN, 4>;
-__global__ void __launch_bounds__(Rung6::kThreads, 2) matmulRegTile2dVec4(Gemm g) { multiplyShared<Rung6>(g); }
+// x 1.1, measured x 1.26 at 2048.
+struct SquareByVectors : SquareOfOutputs {
+  static constexpr int kWide = 4;
+};
+using RegTile2dVec4 = EarlyTile<SquareByVectors>;
+__global__ void __launch_bounds__(RegTile2dVec4::kThreads, 2) matmulRegTile2dVec4(Gemm g) {
+  multiplyShared<RegTile2dVec4>(g);
+}
 
 // ---- What the rungs above them are made of
 
@@ -266,41 +292,42 @@ __device__ inline void writeFour(float* to, float by, const float* from) {
   *reinterpret_cast<float4*>(to) = make_float4(by * from[0], by * from[1], by * from[2], by * from[3]);
 }
 
-// A block's work: kM x kN outputs, kWarpM x 64 a warp, 8 x kOutN a thread; kK steps of k in each of
-// kStages buffers. Slices are copies of a block's warps, each with its part of k.
-template <int kBlockM, int kBlockN, int kBlockK, int kColumns, int kCopies, int kBuffers>
-struct Tile {
-  static constexpr int kM = kBlockM, kN = kBlockN, kK = kBlockK, kOutM = 8, kOutN = kColumns, kWide = 4;
-  static constexpr int kSlices = kCopies, kStages = kBuffers, kSteps = kK / kSlices;
+// A block's work in rungs 7 and up: kM x kN outputs, kWarpM x 64 a warp, 8 x kOutN a thread; kK steps of k in each of
+// kStages buffers. With kSplitK above 1 the block has so many times the warps, and each has its part of those steps.
+// kAsyncA and kAsyncB: whether copies of A and of B are asynchronous (cp.async).
+template <class Sizes>
+struct Tile : Sizes {
+  using Sizes::kM, Sizes::kN, Sizes::kK, Sizes::kOutN, Sizes::kSplitK, Sizes::kStages;
+  static constexpr int kOutM = 8, kWide = 4, kSteps = kK / kSplitK;
   static constexpr int kLanesN = 64 / kOutN, kLanesM = 32 / kLanesN, kWarpM = kOutM * kLanesM;
-  static constexpr int kWarpsM = kM / kWarpM, kWarpsN = kN / 64, kThreads = 32 * kWarpsM * kWarpsN * kSlices;
+  static constexpr int kWarpsM = kM / kWarpM, kWarpsN = kN / 64, kThreads = 32 * kWarpsM * kWarpsN * kSplitK;
   // Registers allow 16 warps an SM with 8 x 8 outputs a thread, 8 with 8 x 16.
   static constexpr int kBlocksPerSm = kOutN == 8 ? 512 / kThreads : 1;
-  // Four floats of padding spread a warp's stores of A, which lies turned over, over 32 banks
+  // Four floats of padding spread a warp's stores of A, which lies transposed, over 32 banks
   // and keep its rows aligned.
   static constexpr int kPitchA = kM + 4, kStageFloats = kK * (kPitchA + kN);
-  // The slices' sums meet where the tiles were.
-  static constexpr int kSharedBytes = 4 * std::max(kStages * kStageFloats, kSlices > 1 ? kSlices * kM * kN : 0);
+  // The sums of all parts meet where the tiles were.
+  static constexpr int kSharedBytes = 4 * std::max(kStages * kStageFloats, kSplitK > 1 ? kSplitK * kM * kN : 0);
   // Where a thread's row i lies: in groups of four, so that a warp's loads are whole stretches.
   __device__ static constexpr int rowOf(int i) { return i / 4 * 4 * kLanesM + i % 4; }
 
-  static_assert(kOutN == 8 || kOutN == 16, "Place maps 4 x 8 lanes or 8 x 4");
-  static_assert(kM % kWarpM == 0 && kN % 64 == 0 && kK % (8 * kSlices) == 0, "whole parts");
+  static_assert(kOutN == 8 || kOutN == 16, "ThreadCoordinates maps 4 x 8 lanes or 8 x 4");
+  static_assert(kM % kWarpM == 0 && kN % 64 == 0 && kK % (8 * kSplitK) == 0, "whole parts");
   static_assert(kSharedBytes <= 64 << 10, "what a block may have on a T4");
 };
 
-// A thread's slice, and its first row and column in the tile. Lanes i and i ^ 1 share their rows,
+// A thread's part of k, and its first row and column in the tile. Lanes i and i ^ 1 share their rows,
 // i and i ^ 2 their columns: shared memory serves a 128-bit load of such pairs in 2 wavefronts, not 4.
 template <class T>
-struct Place {
-  int slice, row, column;
+struct ThreadCoordinates {
+  int part, row, column;
 
-  __device__ Place() {
+  __device__ ThreadCoordinates() {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const bool tall = T::kLanesM == 8;
     const int laneM = (lane >> 1 & 1) | (lane >> 2 & (tall ? 6 : 2));
     const int laneN = (lane & 1) | (lane >> 1 & 2) | (tall ? 0 : lane >> 2 & 4);
-    slice = T::kSlices == 1 ? 0 : warp / (T::kWarpsM * T::kWarpsN);
+    part = T::kSplitK == 1 ? 0 : warp / (T::kWarpsM * T::kWarpsN);
     row = warp % T::kWarpsM * T::kWarpM + 4 * laneM;
     column = warp / T::kWarpsM % T::kWarpsN * 64 + 4 * laneN;
   }
@@ -314,28 +341,22 @@ __device__ int nextBuffer(int& buffer) {
   return buffer - before;
 }
 
-enum Edge {
-  kWhole,  // whole tiles, aligned as
-  kVectors,  // pointers to 16 bytes, and k, n, leading dimensions multiples of 4
-  kScalars,  // anything: every access is one float
-};
-
-// Brings A and B into shared memory, a tile per start() and finish(). In between a value waits in
-// a register or, with kAsync (cp.async, sm_80), goes by itself, up to kStages - 1 tiles ahead. A
-// turns over on the way: its asynchronous copies are 4 bytes each.
-template <class T, Edge kEdge, bool kAsyncA, bool kAsyncB>
-class Feed {
+// Brings A and B into shared memory, a tile per start() and finish(). In between a value waits in a register, or an
+// asynchronous copy (cp.async, sm_80) is on its way without one, up to kStages - 1 tiles ahead. A is transposed on the
+// way, so its asynchronous copies are 4 bytes each.
+template <class T>
+class TileLoader {
  public:
-  __device__ Feed(const Gemm& gemm, float* shared, int firstK, int lastK) : g(gemm) {
+  __device__ TileLoader(const Gemm& gemm, float* shared, int firstK, int lastK) : g(gemm) {
     const int passRow = threadIdx.x / kLanesK;
     const int passK = threadIdx.x % kLanesK * kWidthA + (kRowsA > T::kM ? passRow / T::kM * 8 : 0);
     row = blockIdx.y * T::kM + passRow % T::kM;
-    if constexpr (kEdge == kVectors) row = min(row, g.m - 1);
+    if constexpr (kGuard == Guard::kVectors) row = min(row, g.m - 1);
     k = passK;
     fromA = g.a + rows(row, g.lda) + (firstK + passK);
     toA = shared + passK * T::kPitchA + passRow % T::kM;
     column = blockIdx.x * T::kN + threadIdx.x % kLanesN * kWidthB;
-    if constexpr (kEdge == kVectors) column = min(column, g.n - 4);
+    if constexpr (kGuard == Guard::kVectors) column = min(column, g.n - 4);
     rowB = threadIdx.x / kLanesN;
     fromB = g.b + rows(firstK + rowB, g.ldb) + column;
     toB = shared + T::kK * T::kPitchA + threadIdx.x / kLanesN * T::kN + threadIdx.x % kLanesN * kWidthB;
@@ -345,19 +366,19 @@ class Feed {
   }
 
   // Begins to load the next tile, if there is one, with zeros beyond k. Beyond m and n, where nothing
-  // is stored, kVectors repeats the last row or column; kScalars compares, in tiles at an edge.
+  // is stored, kVectors repeats the last row or column; kScalars compares, in tiles that hang over.
   __device__ void start(bool more) {
     if (more) {
-      if (kEdge == kScalars && left < guardBelow) {
+      if (kGuard == Guard::kScalars && left < guardBelow) {
         startNext<true>();
       } else {
-        startNext<kEdge == kVectors>();
+        startNext<kGuard == Guard::kVectors>();
       }
       left -= T::kK;
       if constexpr (kAsyncB) {
-        const int hop = nextBuffer<T>(started);
-        toB += hop;
-        if constexpr (kAsyncA) toA += hop;
+        const int offset = nextBuffer<T>(started);
+        toB += offset;
+        if constexpr (kAsyncA) toA += offset;
       }
       fromA += T::kK;
       fromB += rows(T::kK, g.ldb);
@@ -370,26 +391,29 @@ class Feed {
     if constexpr (!kAsyncA) {
       for (int p = 0; p < kPassesA; ++p)
         for (int e = 0; e < 4; ++e) toA[(stepK(p) + e) * T::kPitchA + stepRow(p)] = heldA[p][e];
-      const int hop = nextBuffer<T>(finished);
-      toA += hop;
+      const int offset = nextBuffer<T>(finished);
+      toA += offset;
       if constexpr (!kAsyncB) {
         for (int p = 0; p < kPassesB; ++p) writeFour(toB + p * kRowsB * T::kN, 1, heldB[p]);
-        toB += hop;
+        toB += offset;
       }
     }
     if constexpr (kAsyncB) __pipeline_wait_prior(T::kStages - 2);
   }
 
  private:
-  template <bool kGuard>
+  static constexpr Guard kGuard = T::kGuard;
+  static constexpr bool kAsyncA = T::kAsyncA, kAsyncB = T::kAsyncB;
+
+  template <bool kCompares>
   __device__ void startNext() {
     for (int p = 0; p < kPassesB; ++p)
       load<kAsyncB, kWidthB>(toB + p * kRowsB * T::kN, fromB + rows(p * kRowsB, g.ldb), heldB[p],
-          !kGuard || (rowB + p * kRowsB < left && (kEdge == kVectors || column < g.n)));
+          !kCompares || (rowB + p * kRowsB < left && (kGuard == Guard::kVectors || column < g.n)));
     if constexpr (kAsyncB && !kAsyncA) __pipeline_commit();
     for (int p = 0; p < kPassesA; ++p)
       load<kAsyncA, kWidthA>(toA + stepK(p) * T::kPitchA + stepRow(p), fromA + stepK(p) + rows(stepRow(p), g.lda),
-          heldA[p], !kGuard || (k + stepK(p) < left && (kEdge == kVectors || row + stepRow(p) < g.m)));
+          heldA[p], !kCompares || (k + stepK(p) < left && (kGuard == Guard::kVectors || row + stepRow(p) < g.m)));
   }
   template <bool kAsync, int kWidth>
   __device__ static void load(float* to, const float* from, float (&held)[4], bool reads) {
@@ -405,10 +429,10 @@ class Feed {
   // kLanesK threads load 8 of k; a pass covers kRowsA rows (above kM: all, for several 8 of k).
   static constexpr int kWidthA = kAsyncA ? 1 : 4, kLanesK = 8 / kWidthA, kRowsA = T::kThreads / kLanesK;
   static constexpr int kPassesA = T::kM * T::kK / (kWidthA * T::kThreads);
-  static constexpr int kWidthB = kEdge == kScalars ? 1 : 4, kLanesN = T::kN / kWidthB;
+  static constexpr int kWidthB = kGuard == Guard::kScalars ? 1 : 4, kLanesN = T::kN / kWidthB;
   static constexpr int kRowsB = T::kThreads / kLanesN, kPassesB = T::kK / kRowsB;
-  static_assert(kEdge == kWhole || (kAsyncB && (kEdge == kVectors ? kRowsA >= T::kM : kAsyncA)),
-      "edges: B is copied asynchronously; a thread has one row of A, or scalars");
+  static_assert(kGuard == Guard::kNone || (kAsyncB && (kGuard == Guard::kVectors ? kRowsA >= T::kM : kAsyncA)),
+      "guards: B is copied asynchronously; a thread has one row of A, or scalars");
   static_assert(kPassesA * kWidthA * T::kThreads == T::kM * T::kK && kPassesB * kRowsB == T::kK &&
           kRowsB * kLanesN == T::kThreads && (T::kM % kRowsA == 0 || kRowsA % T::kM == 0),
       "whole passes of whole rows");
@@ -421,7 +445,7 @@ class Feed {
   const float *fromA, *fromB;
   float *toA, *toB;
   int started = 0, finished = 0;  // buffers of the next asynchronous copies, the next stores
-  int row, k, rowB, column;  // this thread's place in pass 0; k and rowB within the tile
+  int row, k, rowB, column;  // of this thread in pass 0; k and rowB within the tile
   int left, guardBelow;  // of k, not yet begun; if less, every access is compared
   float heldA[kPassesA][4] = {}, heldB[kPassesB][4] = {};
 };
@@ -430,15 +454,15 @@ class Feed {
 // The loop over k. While a step multiplies, the next step's operands come from shared memory, the
 // next tile from global memory. The barrier stands before a tile's last step, whose operands are in
 // registers already: it publishes the next tile and frees this one.
-template <class T, class TileFeed>
-__device__ void multiplyTiles(
-    TileFeed& feed, const Place<T>& at, const float* shared, int tiles, float (&sum)[T::kOutM][T::kOutN]) {
-  const float* a = shared + at.slice * T::kSteps * T::kPitchA + at.row;
-  const float* b = shared + T::kK * T::kPitchA + at.slice * T::kSteps * T::kN + at.column;
+template <class T>
+__device__ void multiplyTiles(TileLoader<T>& loader, const ThreadCoordinates<T>& at, const float* shared, int tiles,
+    float (&sum)[T::kOutM][T::kOutN]) {
+  const float* a = shared + at.part * T::kSteps * T::kPitchA + at.row;
+  const float* b = shared + T::kK * T::kPitchA + at.part * T::kSteps * T::kN + at.column;
   if constexpr (T::kStages == 1) {
     for (int t = 0; t < tiles; ++t) {
-      feed.start(true);
-      feed.finish();
+      loader.start(true);
+      loader.finish();
       __syncthreads();
 #pragma unroll
       for (int step = 0; step < T::kSteps; ++step) {
@@ -451,23 +475,23 @@ __device__ void multiplyTiles(
     }
   } else {
 #pragma unroll
-    for (int stage = 0; stage < T::kStages - 1; ++stage) feed.start(stage < tiles);
-    feed.finish();
+    for (int stage = 0; stage < T::kStages - 1; ++stage) loader.start(stage < tiles);
+    loader.finish();
     __syncthreads();
     float inA[2][T::kOutM], inB[2][T::kOutN];
     readWide(inA[0], a, 4 * T::kLanesM);
     readWide(inB[0], b, 4 * T::kLanesN);
     int buffer = 0;
     for (int t = 0; t < tiles; ++t) {
-      feed.start(t + T::kStages - 1 < tiles);
+      loader.start(t + T::kStages - 1 < tiles);
 #pragma unroll
       for (int step = 0; step < T::kSteps; ++step) {
         if (step == T::kSteps - 1) {
-          feed.finish();
+          loader.finish();
           __syncthreads();
-          const int hop = nextBuffer<T>(buffer);
-          a += hop;
-          b += hop;
+          const int offset = nextBuffer<T>(buffer);
+          a += offset;
+          b += offset;
         }
         const int next = (step + 1) % T::kSteps;
         readWide(inA[(step + 1) % 2], a + next * T::kPitchA, 4 * T::kLanesM);
@@ -479,21 +503,22 @@ __device__ void multiplyTiles(
 }
 // end snippet: loop
 
-template <Edge kEdge>
+template <Guard kGuard>
 __device__ void storeFour(const Gemm& g, int row, int column, float by, const float* four) {
   float* to = g.c + rows(row, g.ldc) + column;
-  if (kEdge == kScalars) {
+  if (kGuard == Guard::kScalars) {
     for (int e = 0; e < 4; ++e)
       if (row < g.m && column + e < g.n) to[e] = by * four[e];
-  } else if (kEdge == kWhole || (row < g.m && column < g.n)) {
+  } else if (kGuard == Guard::kNone || (row < g.m && column < g.n)) {
     writeFour(to, by, four);
   }
 }
 
-// Each slice writes its sums to shared memory, and sumSlices adds them, four at a time.
+// Each part of k writes its sums to shared memory, and sumParts adds them, four at a time.
 template <class T>
-__device__ void shareSums(float alpha, const float (&sum)[T::kOutM][T::kOutN], const Place<T>& at, float* shared) {
-  float* to = shared + (at.slice * T::kM + at.row) * T::kN + at.column;
+__device__ void shareSums(
+    float alpha, const float (&sum)[T::kOutM][T::kOutN], const ThreadCoordinates<T>& at, float* shared) {
+  float* to = shared + (at.part * T::kM + at.row) * T::kN + at.column;
   __syncthreads();  // what lies there may still be read
   for (int i = 0; i < T::kOutM; ++i)
     for (int j = 0; j < T::kOutN; j += 4) writeFour(to + T::rowOf(i) * T::kN + j * T::kLanesN, alpha, &sum[i][j]);
@@ -501,77 +526,103 @@ __device__ void shareSums(float alpha, const float (&sum)[T::kOutM][T::kOutN], c
 }
 
 template <class T>
-__device__ void sumSlices(float (&total)[4], const float* shared, int i) {
+__device__ void sumParts(float (&total)[4], const float* shared, int i) {
   readWide(total, shared + i, 4);
-  for (int slice = 1; slice < T::kSlices; ++slice) {
+  for (int part = 1; part < T::kSplitK; ++part) {
     float four[4];
-    readWide(four, shared + slice * T::kM * T::kN + i, 4);
+    readWide(four, shared + part * T::kM * T::kN + i, 4);
     for (int e = 0; e < 4; ++e) total[e] += four[e];
   }
 }
 
-template <class T, Edge kEdge>
+template <class T>
 __device__ void storeShared(const Gemm& g, int i, const float (&four)[4]) {
-  storeFour<kEdge>(g, blockIdx.y * T::kM + i / T::kN, blockIdx.x * T::kN + i % T::kN, 1, four);
+  storeFour<T::kGuard>(g, blockIdx.y * T::kM + i / T::kN, blockIdx.x * T::kN + i % T::kN, 1, four);
 }
 
 // Outputs into C. The multiplication by alpha keeps the sums out of the aligned quads of registers
 // that a float4 store of them would force: there sum[i][j] and b[j] share a bank, and an FMA runs at
 // half rate.
-template <class T, Edge kEdge>
-__device__ void storeTile(const Gemm& g, const float (&sum)[T::kOutM][T::kOutN], const Place<T>& at, float* shared) {
-  if constexpr (T::kSlices == 1) {
+template <class T>
+__device__ void storeTile(
+    const Gemm& g, const float (&sum)[T::kOutM][T::kOutN], const ThreadCoordinates<T>& at, float* shared) {
+  if constexpr (T::kSplitK == 1) {
     const int row = blockIdx.y * T::kM + at.row;
     const int column = blockIdx.x * T::kN + at.column;
     for (int i = 0; i < T::kOutM; ++i)
       for (int j = 0; j < T::kOutN; j += 4)
-        storeFour<kEdge>(g, row + T::rowOf(i), column + j * T::kLanesN, g.alpha, &sum[i][j]);
+        storeFour<T::kGuard>(g, row + T::rowOf(i), column + j * T::kLanesN, g.alpha, &sum[i][j]);
   } else {
     shareSums<T>(g.alpha, sum, at, shared);
     for (int i = 4 * threadIdx.x; i < T::kM * T::kN; i += 4 * T::kThreads) {
       float four[4];
-      sumSlices<T>(four, shared, i);
-      storeShared<T, kEdge>(g, i, four);
+      sumParts<T>(four, shared, i);
+      storeShared<T>(g, i, four);
     }
   }
 }
 
-// ---- Rungs 7 and up
-
-using SingleTile = Tile<128, 128, 8, 8, 1, 1>;
-using DoubleTile = Tile<128, 128, 8, 8, 1, 2>;
-using SlicedTile = Tile<64, 64, 32, 8, 4, 2>;
-using WideTile = Tile<128, 256, 8, 16, 1, 2>;
-using AheadTile = Tile<64, 64, 32, 8, 4, 3>;
-using ScalarTile = Tile<128, 128, 16, 8, 1, 3>;
-
-// Rung 7, conflict-free lanes: warps own 32 x 64 outputs and read 96 values a step where rung 6's
-// read 144, lanes share loads in pairs, A's stores do not collide. Predicted x 1.3.
-// Rung 8, double buffers: rung 7 waits a memory latency for every tile, whose arithmetic takes 1024
-// clocks of an SM's FMA lanes. A latency of 600 clocks was assumed, not measured; the SM's second
-// block hides half of it. Predicted x 1.2.
-// Rung 9, slices of k: at 1024, 128 x 128 tiles are 64 blocks for 132 SMs; 64 x 64 are 256, and
-// four slices give each 8 warps. Predicted x 2 at 1024, x 0.9 from 2048 on (less reuse). Here ends
-// what sm_75 can do.
-// Rung 10, 8 x 16 outputs, cp.async for B: a scheduler issues one instruction a clock, and 8 x 8
-// outputs spend 4 loads on 64 FMAs, at most 94 %; 8 x 16 spend 6 on 128, 95.5 %. (On a T4 an FMA
-// takes two clocks: 8 x 8 suffices.) Predicted x 1.04 from 2048.
-// Rung 11, two tiles ahead, all by cp.async, where few warps hide latency. Predicted x 1.05 to 1024.
-// Edge rungs: any m, n, k >= 1, leading dimension, alignment. Predicted price 2 %, scalars 8 %.
-template <class T, Edge kEdge, bool kAsyncA, bool kAsyncB>
-__global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm) matmulTiled(Gemm g) {
+template <class T>
+__device__ void multiplyTiled(const Gemm& g) {
   extern __shared__ float4 dynamicShared[];
   float* shared = reinterpret_cast<float*>(dynamicShared);
-  const Place<T> at;
-  Feed<T, kEdge, kAsyncA, kAsyncB> feed(g, shared, 0, g.k);
+  const ThreadCoordinates<T> at;
+  TileLoader<T> loader(g, shared, 0, g.k);
   float sum[T::kOutM][T::kOutN] = {};
-  multiplyTiles<T>(feed, at, shared, (g.k + T::kK - 1) / T::kK, sum);
-  storeTile<T, kEdge>(g, sum, at, shared);
+  multiplyTiles<T>(loader, at, shared, (g.k + T::kK - 1) / T::kK, sum);
+  storeTile<T>(g, sum, at, shared);
 }
+
+// ---- Rungs 7 and up
+
+#define BOUNDS_OF(Sizes) __launch_bounds__(Tile<Sizes>::kThreads, Tile<Sizes>::kBlocksPerSm)
+
+// Rung 7, conflict-free lanes: warps own 32 x 64 outputs and read 96 values a step where rung 6's
+// read 144, lanes share loads in pairs, A's stores do not collide. Predicted x 1.3, measured
+// x 1.34 at 2048.
+struct WarpTiles {
+  static constexpr int kM = 128, kN = 128, kK = 8, kOutN = 8, kSplitK = 1, kStages = 1;
+  static constexpr bool kAsyncA = false, kAsyncB = false;
+  static constexpr Guard kGuard = Guard::kNone;
+};
+__global__ void BOUNDS_OF(WarpTiles) matmulWarpTiles(Gemm g) { multiplyTiled<Tile<WarpTiles>>(g); }
+
+// Rung 8, double buffers: rung 7 waits a memory latency for every tile, whose arithmetic takes 1024
+// clocks of an SM's FMA lanes. A latency of 600 clocks was assumed, not measured; the SM's second
+// block hides half of it. Predicted x 1.2, measured x 1.43 at 1024 and x 1.07 at 2048.
+struct DoubleBuffered : WarpTiles {
+  static constexpr int kStages = 2;
+};
+__global__ void BOUNDS_OF(DoubleBuffered) matmulDoubleBuffered(Gemm g) { multiplyTiled<Tile<DoubleBuffered>>(g); }
+
+// Rung 9, split-K inside a block: at 1024, 128 x 128 tiles are 64 blocks for 132 SMs; 64 x 64 are 256, and four parts
+// of k give each 8 warps. Predicted x 2 at 1024, x 0.9 from 2048 on (less reuse); measured x 2.00 and, at 2048, x 0.93.
+// Here ends what sm_75 can do.
+struct SplitK : DoubleBuffered {
+  static constexpr int kM = 64, kN = 64, kK = 32, kSplitK = 4;
+};
+__global__ void BOUNDS_OF(SplitK) matmulSplitK(Gemm g) { multiplyTiled<Tile<SplitK>>(g); }
+
+// Rung 10, 8 x 16 outputs, cp.async for B: a scheduler issues one instruction a clock, and 8 x 8
+// outputs spend 4 loads on 64 FMAs, at most 94 %; 8 x 16 spend 6 on 128, 95.5 %. (On a T4 an FMA
+// takes two clocks: 8 x 8 suffices.) Predicted x 1.04 from 2048, measured x 1.07 there and x 1.04 at 8192.
+struct WideTile : DoubleBuffered {
+  static constexpr int kN = 256, kOutN = 16;
+  static constexpr bool kAsyncB = true;
+};
+__global__ void BOUNDS_OF(WideTile) matmulWideTile(Gemm g) { multiplyTiled<Tile<WideTile>>(g); }
+
+// Rung 11, two tiles ahead, all by cp.async, where few warps hide latency. Predicted x 1.05 to 1024, measured x 1.24 at
+// 512 and x 1.02 at 1024.
+struct TwoAhead : SplitK {
+  static constexpr int kStages = 3;
+  static constexpr bool kAsyncA = true, kAsyncB = true;
+};
+__global__ void BOUNDS_OF(TwoAhead) matmulTwoAhead(Gemm g) { multiplyTiled<Tile<TwoAhead>>(g); }
 
 // Rung 12, thread-block clusters (sm_90): at 512 even 64 x 64 tiles are only 64 blocks. Here two
 // blocks share a tile, each takes half of k and sends half a tile of sums into the other's shared
-// memory. Predicted x 2 at 512.
+// memory. Predicted x 2 at 512, measured x 1.54.
 constexpr int kCluster = 2;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 #define CLUSTER __cluster_dims__(1, 1, kCluster)
@@ -579,9 +630,9 @@ constexpr int kCluster = 2;
 #define CLUSTER
 #endif
 
-template <class T>
-__global__ void CLUSTER __launch_bounds__(T::kThreads, 1) matmulCluster([[maybe_unused]] Gemm g) {
+__global__ void CLUSTER __launch_bounds__(Tile<TwoAhead>::kThreads, 1) matmulCluster([[maybe_unused]] Gemm g) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  using T = Tile<TwoAhead>;
   extern __shared__ float4 dynamicShared[];
   float* shared = reinterpret_cast<float*>(dynamicShared);
   const cooperative_groups::cluster_group cluster = cooperative_groups::this_cluster();
@@ -590,26 +641,46 @@ __global__ void CLUSTER __launch_bounds__(T::kThreads, 1) matmulCluster([[maybe_
   __shared__ __align__(16) float inbox[kHalf];
   float* outbox = cluster.map_shared_rank(inbox, 1 - mine);
   cluster.barrier_arrive();
-  const Place<T> at;
+  const ThreadCoordinates<T> at;
   const int depth = g.k / kCluster;
-  Feed<T, kWhole, true, true> feed(g, shared, mine * depth, (mine + 1) * depth);
+  TileLoader<T> loader(g, shared, mine * depth, (mine + 1) * depth);
   float sum[T::kOutM][T::kOutN] = {}, four[4], more[4];
-  multiplyTiles<T>(feed, at, shared, depth / T::kK, sum);
+  multiplyTiles<T>(loader, at, shared, depth / T::kK, sum);
   shareSums<T>(g.alpha, sum, at, shared);
   cluster.barrier_wait();  // by now the other block has started
   for (int i = 4 * threadIdx.x; i < kHalf; i += 4 * T::kThreads) {
-    sumSlices<T>(four, shared, (1 - mine) * kHalf + i);
+    sumParts<T>(four, shared, (1 - mine) * kHalf + i);
     writeFour(outbox + i, 1, four);
   }
   cluster.sync();
   for (int i = 4 * threadIdx.x; i < kHalf; i += 4 * T::kThreads) {
-    sumSlices<T>(four, shared, mine * kHalf + i);
+    sumParts<T>(four, shared, mine * kHalf + i);
     readWide(more, inbox + i, 4);
     for (int e = 0; e < 4; ++e) four[e] += more[e];
-    storeShared<T, kWhole>(g, mine * kHalf + i, four);
+    storeShared<T>(g, mine * kHalf + i, four);
   }
 #endif
 }
+
+// The guarded kernels take any m, n, k >= 1 that their alignment allows. Predicted price 2 %, of scalars 8 %;
+// measured at 2048 2 % and 10 %.
+struct GuardedVectors : WideTile {
+  static constexpr Guard kGuard = Guard::kVectors;
+};
+__global__ void BOUNDS_OF(GuardedVectors) matmulGuardedVectors(Gemm g) { multiplyTiled<Tile<GuardedVectors>>(g); }
+
+struct GuardedScalars : DoubleBuffered {
+  static constexpr int kK = 16, kStages = 3;
+  static constexpr bool kAsyncA = true, kAsyncB = true;
+  static constexpr Guard kGuard = Guard::kScalars;
+};
+__global__ void BOUNDS_OF(GuardedScalars) matmulGuardedScalars(Gemm g) { multiplyTiled<Tile<GuardedScalars>>(g); }
+
+struct GuardedSmall : SplitK {
+  static constexpr bool kAsyncA = true, kAsyncB = true;
+  static constexpr Guard kGuard = Guard::kScalars;
+};
+__global__ void BOUNDS_OF(GuardedSmall) matmulGuardedSmall(Gemm g) { multiplyTiled<Tile<GuardedSmall>>(g); }
 
 // common: harness
 // ---- The harness, the same in every day: skip it
@@ -773,6 +844,30 @@ struct LoadedCode {
   bool offers(int capability) const { return features() >= capability; }
 };
 
+// The name that -arch takes. On Hopper the tensor cores reach their peak with the instructions of sm_90a alone.
+inline string archFlag(int capability) { return "sm_" + to_string(capability) + (capability == 90 ? "a" : ""); }
+
+// What a run leaves out because the loaded code lacks it, and the compute capability that its code needs.
+struct LeftOut {
+  string name;
+  int code;
+};
+constexpr int kSm90a = 91;  // what only sm_90a has, as if it were a compute capability between 9.0 and the next
+
+// Names it and the build that has it, in a sentence; "" where nothing is left out.
+inline string leftOutText(const LoadedCode& code, const vector<LeftOut>& all) {
+  string names;
+  for (size_t i = 0; i < all.size(); ++i) {
+    const int need = all[i].code;
+    names += (i == 0 ? "" : ", ") + all[i].name;
+    if (i + 1 == all.size() || all[i + 1].code != need)
+      names += need == kSm90a ? " (needs code for sm_90a)" : " (need code for sm_" + to_string(need) + " or newer)";
+  }
+  if (names.empty()) return "";
+  return "Left out, because the code that runs is of compute_" + to_string(code.ptx) + ": " + names +
+      ". Build with -arch=" + archFlag(code.card) + " for them.\n";
+}
+
 // The GPU that was opened, and the code that was loaded for it.
 struct Device {
   cudaDeviceProp properties;
@@ -783,12 +878,30 @@ struct Device {
 
 constexpr int kOldestCard = 75;  // Turing: the T4, for which the lessons are written
 
-// FP32 lanes of an SM, which is FMAs per clock, by compute capability (CUDA C++ Programming Guide, throughput of native
-// arithmetic instructions): 64 on Volta, Turing and GA100 (sm_80), 128 on every card since sm_86.
-inline int fp32LanesPerSm(int capability) { return capability <= 80 ? 64 : 128; }
+// What an SM does per clock, to hold a measured rate against (CUDA C++ Programming Guide, throughput of native
+// arithmetic instructions): multiply-adds of each type, bytes of L1 or shared memory, dense FP16 tensor FLOP (0 where
+// cards of the generation differ).
+struct PerClock {
+  int card;  // the first compute capability that it holds for
+  int fp32, fp64, fp16, bf16, int32, bytes, tensor;
+};
+inline PerClock perClockOf(int capability) {
+  constexpr PerClock kGenerations[] = {
+      {75, 64, 2, 128, 0, 64, 64, 1024},
+      {80, 64, 32, 256, 128, 64, 128, 2048},
+      {86, 128, 2, 128, 128, 64, 128, 0},
+      {90, 128, 64, 256, 256, 64, 128, 4096},
+      {100, 128, 64, 256, 256, 64, 128, 0},
+      {120, 128, 2, 128, 128, 64, 128, 0},
+  };
+  PerClock per = kGenerations[0];
+  for (const PerClock& generation : kGenerations)
+    if (generation.card <= capability) per = generation;
+  return per;
+}
 
-// The name that -arch takes. On Hopper the tensor cores reach their peak with the instructions of sm_90a alone.
-inline string archFlag(int capability) { return "sm_" + to_string(capability) + (capability == 90 ? "a" : ""); }
+// FP32 lanes of an SM, which is FMAs per clock.
+inline int fp32LanesPerSm(int capability) { return perClockOf(capability).fp32; }
 
 // CUDA counts 12040 for 12.4.
 inline string cudaVersionText(int version) { return to_string(version / 1000) + "." + to_string(version % 1000 / 10); }
@@ -1046,6 +1159,17 @@ struct PinnedBuffer : Buffer<T> {
   }
 };
 
+// Fills device memory with valueAt(i), through page-locked memory, a part at a time.
+template <class T, class ValueAt>
+void fillDevice(const DeviceBuffer<T>& buffer, ValueAt valueAt, cudaStream_t stream) {
+  const PinnedBuffer<T> staging(std::min(buffer.count(), size_t(1) << 22));
+  for (size_t done = 0; done < buffer.count(); done += staging.count()) {
+    const size_t part = std::min(staging.count(), buffer.count() - done);
+    for (size_t i = 0; i < part; ++i) staging[i] = valueAt(done + i);
+    upload(buffer + done, staging, part * sizeof(T), stream);
+  }
+}
+
 // Fills memory with 0xFF bytes, a NaN in every float: an element that a kernel forgets to write cannot pass for a
 // result.
 inline void poison(void* data, size_t bytes, cudaStream_t stream) {
@@ -1096,6 +1220,143 @@ inline void finish(const char* symbol, cudaStream_t stream) {
   const string call = string("kernel ") + symbol;
   checkCuda(cudaGetLastError(), call.c_str(), __FILE__, __LINE__);
   checkCuda(cudaStreamSynchronize(stream), call.c_str(), __FILE__, __LINE__);
+}
+
+// A comparison on the device: a gigabyte takes it less than a millisecond, and the CPU seconds. It compares with a
+// reference, a function of the element's index that is written once for both sides. At a small size the CPU compares
+// the same output with the same reference, which proves that the device's copy says what the CPU's says.
+[[maybe_unused]] constexpr int kCompareParts = 1024;  // of an output, each with its count of wrong elements
+
+// Counts the wrong elements of each part, and in counts[kCompareParts] the elements that were looked at. A NaN or an
+// infinity is never within what is allowed.
+template <class T, class Want>
+__global__ void findWrong(const T* got, size_t count, size_t part, Want want, double allowed, unsigned* counts) {
+  unsigned seen = 0;
+  for (size_t i = blockIdx.x * size_t(blockDim.x) + threadIdx.x; i < count; i += gridDim.x * size_t(blockDim.x)) {
+    ++seen;
+    const auto difference = got[i] - want(i);
+    if (!(fabs(difference) <= allowed)) atomicAdd(&counts[i / part], 1u);
+  }
+  for (int lane = 16; lane > 0; lane /= 2) seen += __shfl_xor_sync(0xffffffffu, seen, lane);
+  if (threadIdx.x % 32 == 0) atomicAdd(&counts[kCompareParts], seen);
+}
+
+// The same as a Verdict: the CPU looks for the first wrong element, in the first part that has one.
+template <class T, class Want>
+Verdict compareOnDevice(const T* got, size_t count, Want want, double allowed, cudaStream_t stream) {
+  constexpr size_t kThreads = 256, kBlocks = kOnCpu ? 24 : 1024;
+  const DeviceBuffer<unsigned> counted(kCompareParts + 1);
+  CUDA_CHECK(cudaMemsetAsync(counted, 0, counted.bytes(), stream));
+  const size_t partSize = (count + kCompareParts - 1) / kCompareParts;
+  const int blocks = int(std::min((count + kThreads - 1) / kThreads, kBlocks));
+  findWrong<T, Want><<<blocks, kThreads, 0, stream>>>(got, count, partSize, want, allowed, counted);
+  finish("findWrong", stream);
+  vector<unsigned> counts(counted.count());
+  download(counts.data(), counted, counted.bytes(), stream);
+  Verdict verdict;
+  verdict.checked = count;
+  size_t first = kCompareParts;
+  for (size_t part = kCompareParts; part-- > 0;) {
+    verdict.wrong += counts[part];
+    if (counts[part] > 0) first = part;
+  }
+  if (counts[kCompareParts] != count) {
+    ++verdict.wrong;
+    verdict.message = "the comparison on the device looked at " + to_string(counts[kCompareParts]) + " elements";
+  } else if (first < kCompareParts) {
+    const size_t begin = first * partSize;
+    vector<T> part(std::min(partSize, count - begin));
+    download(part.data(), got + begin, part.size() * sizeof(T), stream);
+    size_t i = 0;
+    while (i < part.size() && std::fabs(part[i] - want(begin + i)) <= allowed) ++i;
+    char text[160] = "the device found a difference that the CPU does not see: their references differ";
+    if (i < part.size())
+      snprintf(text, sizeof text, "first wrong element %zu: got %.9g, want %.9g", begin + i, double(part[i]),
+          double(want(begin + i)));
+    verdict.message = text;
+  }
+  return verdict;
+}
+
+// Proves that the comparison on the device finds one wrong element wherever it is and whatever it holds, and no other.
+// `data` holds what `want` says; `least` is the smallest difference that must be seen.
+template <class Want>
+Verdict proveComparison(float* data, size_t count, Want want, float least, cudaStream_t stream) {
+  Verdict verdict;
+  const auto require = [&](bool right, const string& message) {
+    ++verdict.checked;
+    if (!right && verdict.wrong++ == 0) verdict.message = message;
+  };
+  for (const size_t at : {size_t(0), count / kCompareParts, count / 2, count - 1}) {
+    const float right = want(at);
+    for (const float value : {std::nanf(""), INFINITY, -INFINITY, right + least}) {
+      upload(data + at, &value, sizeof value, stream);
+      const Verdict found = compareOnDevice<float>(data, count, want, 0, stream);
+      const string first = "first wrong element " + to_string(at) + ":";
+      require(found.wrong == 1 && found.message.find(first) != string::npos,
+          "one wrong element, " + to_string(at) + ", holds " + to_string(value) + ": got " + to_string(found.wrong) +
+              " wrong, " + found.message);
+    }
+    upload(data + at, &right, sizeof right, stream);
+  }
+  const Verdict clean = compareOnDevice<float>(data, count, want, 0, stream);
+  require(clean.wrong == 0, "none is wrong: got " + clean.message);
+  return verdict;
+}
+
+// What a launch writes, and how that is compared.
+struct Output {
+  void* data = nullptr;
+  size_t bytes = 0, bufferBytes = 0;
+  std::function<Verdict(const void* got)> onCpu = {};
+  std::function<Verdict(cudaStream_t)> onDevice = {};  // empty: the CPU compares at every size
+};
+
+// An output of a few megabytes, whose elements are want(i).
+template <class T, class Want>
+Output smallOutput(const DeviceBuffer<T>& buffer, size_t count, Want want, double allowed = 0) {
+  return {buffer, count * sizeof(T), buffer.bytes(), [=](const void* got) {
+            const T* const values = static_cast<const T*>(got);
+            return compare(values, 1, count, 0, allowed, [&](size_t, size_t i) -> double { return want(i); });
+          }};
+}
+
+// An output that the device compares alone at a large size.
+template <class T, class Want>
+Output largeOutput(const DeviceBuffer<T>& buffer, size_t count, Want want, double allowed = 0) {
+  Output output = smallOutput(buffer, count, want, allowed);
+  const T* const got = buffer;
+  output.onDevice = [=](cudaStream_t stream) { return compareOnDevice(got, count, want, allowed, stream); };
+  return output;
+}
+
+// Launches on poisoned memory and compares every element of the output. Where `ragged`, the CPU compares, and what lies
+// past the output in its buffer must stay as it was; then the device compares too.
+inline Verdict prove(const Output& output, const std::function<void(cudaStream_t)>& launch, const char* symbol,
+    bool ragged, cudaStream_t stream) {
+  const size_t bytes = ragged ? output.bufferBytes : output.bytes;
+  poison(output.data, bytes, stream);
+  launch(stream);
+  finish(symbol, stream);
+  Verdict verdict;
+  if (ragged || !output.onDevice) {
+    vector<double> host((bytes + sizeof(double) - 1) / sizeof(double));
+    download(host.data(), output.data, bytes, stream);
+    verdict = output.onCpu(host.data());
+    const auto* const got = reinterpret_cast<const unsigned char*>(host.data());
+    const auto* const past =
+        std::find_if(got + output.bytes, got + bytes, [](unsigned char byte) { return byte != 0xFF; });
+    if (verdict.wrong == 0 && past != got + bytes) {
+      verdict.wrong = 1;
+      verdict.message = "wrote " + to_string(past - got - output.bytes) + " bytes past the end of its output";
+    }
+  }
+  if (output.onDevice && verdict.wrong == 0) {
+    const double worst = verdict.worst;
+    verdict = output.onDevice(stream);
+    verdict.worst = std::max(verdict.worst, worst);
+  }
+  return verdict;
 }
 
 // ---- Timing
@@ -1341,7 +1602,7 @@ struct Column {
 template <class Row>
 class Table {
  public:
-  // `record` is what its JSON lines call themselves. `shown`: in the text too.
+  // `record` is what its JSON lines call themselves; "": it has none. `shown`: in the text too.
   Table(Report& report, const char* record, vector<Column<Row>> columns, bool shown = true)
       : report_(report), record_(record), columns_(std::move(columns)), shown_(shown && report.text()) {
     string line;
@@ -1350,16 +1611,19 @@ class Table {
     print(line);
   }
 
-  void add(const Row& row) const {
+  void add(const Row& row) const { add(row, record_); }
+
+  // A row whose JSON line calls itself another record than those of the table.
+  void add(const Row& row, const char* record) const {
     string line;
-    JsonLine json(record_);
+    JsonLine json(record);
     for (const Column<Row>& column : columns_) {
       const Value value = column.value(row);
       if (column.width != 0) append(line, column, shownAs(value, column.decimals));
       if (*column.key != '\0') json.add(column.key, value);
     }
     print(line);
-    report_.line(json);
+    if (*record != '\0') report_.line(json);
   }
 
  private:
@@ -1440,10 +1704,11 @@ class Checks {
       fprintf(stderr, "FAILED %s (%s, %s): %zu of %zu wrong, %s\n", check.symbol, check.variant.c_str(),
           check.size.c_str(), verdict.wrong, verdict.checked, verdict.message.c_str());
     table_.add(check);
-    failed_ += !check.ok();
+    (check.ok() ? passed_ : failed_) += 1;
     return !check.ok();
   }
 
+  int passed() const { return passed_; }
   int failed() const { return failed_; }
 
  private:
@@ -1464,7 +1729,7 @@ class Checks {
   }
 
   Table<Check> table_;
-  int failed_ = 0;
+  int passed_ = 0, failed_ = 0;
 };
 
 // Starts the report of a run with what ran, on what, built from what: a banner, and the record `run`.
@@ -1546,136 +1811,210 @@ constexpr Program kProgram = {44, "matmul_registers", "Day 44: SGEMM rung by run
 
 // ---- The table
 
-constexpr double kFastRate = 0.75;  // see Rung
+constexpr double kFastRate = 0.75;  // of a Row's rates: those at least so large are timed at every size
 
-struct Rung {
-  const char *variant, *symbol;
-  int needs = 0;  // the compute capability that its code must be compiled for; 0: any
-  Edge edge = kScalars;  // which shapes it takes
-  int tileM = 1, tileN = 1, tileK = 1, blocksPerTile = 1, threads = 0, sharedBytes = 0;
-  double loads = 0;  // from shared memory, per FMA
-  double rate = 0;  // share of the FMA ceiling in full waves on an H200; 0: never chosen
-  void (*kernel)(Gemm) = nullptr;  // the front door and cuBLAS have none
-  std::map<int, double> errors = {};  // of uniform inputs, by m
+// What a row of the table is.
+enum class Role {
+  kKernel,  // a rung of the ladder: whole tiles, from aligned rows
+  kGuarded,  // a kernel for shapes whose tiles hang over
+  kDispatch,  // sgemm(), which chooses among these kernels
+  kLibrary,  // cuBLAS in FP32, which every row is timed against
+  kLibraryPedantic,  // cuBLAS, which may not change the order of a sum or its precision
 };
 
-template <class T>
-Rung rung(const char* variant, const char* symbol, int needs, double rate, void (*kernel)(Gemm), Edge edge = kWhole,
-    int blocksPerTile = 1) {
-  return {variant, symbol, needs, edge, T::kM, T::kN, T::kK * blocksPerTile, blocksPerTile, T::kThreads,
-      T::kSharedBytes, 1.0 * (T::kOutM + T::kOutN) / T::kWide / (T::kOutM * T::kOutN), rate, kernel};
-}
-template <class T, Edge kEdge, bool kAsyncA, bool kAsyncB>
-Rung tiled(const char* variant, int needs, double rate) {
-  return rung<T>(variant, "matmulTiled", needs, rate, matmulTiled<T, kEdge, kAsyncA, kAsyncB>, kEdge);
-}
+// What a block of a kernel does, and what it takes to do it.
+struct BlockShape {
+  int m, n, k;  // it makes m x n outputs; the inner dimension is a whole number of k
+  int blocks;  // that share the outputs
+  int threads, sharedBytes;  // shared memory beyond the static arrays
+  int loadFloats;  // in a load from shared memory
+  double loadsPerFma;  // from shared memory
+};
 
-vector<Rung> makeRows() {
+struct Row {
+  Role role;
+  const char *variant, *symbol;
+  void (*kernel)(Gemm) = nullptr;  // of a kernel's row, which has all that follows
+  Guard guard = Guard::kScalars;  // what shapes it takes
+  BlockShape block = {};
+  int needs = 0;  // the compute capability that its code must be compiled for; 0: any
+  double rate = 0;  // share of the FMA ceiling in full waves on an H200; 0: never chosen
+};
+
+bool isKernel(const Row& row) { return row.role == Role::kKernel || row.role == Role::kGuarded; }
+bool isLibrary(const Row& row) { return row.role == Role::kLibrary || row.role == Role::kLibraryPedantic; }
+
+template <class T>
+Row rowOf(const char* variant, const char* symbol, void (*kernel)(Gemm), int needs, double rate, int blocks = 1) {
+  const double loads = 1.0 * (T::kOutM + T::kOutN) / T::kWide / (T::kOutM * T::kOutN);
+  const BlockShape block = {T::kM, T::kN, T::kK * blocks, blocks, T::kThreads, T::kSharedBytes, T::kWide, loads};
+  return {T::kGuard == Guard::kNone ? Role::kKernel : Role::kGuarded, variant, symbol, kernel, T::kGuard, block, needs,
+      rate};
+}
+#define KERNEL(kernel) #kernel, kernel  // its symbol, and itself
+
+vector<Row> makeRows() {
   return {
-      rung<Rung3>("3 shared tile", "matmulSharedTiled", 0, 0, matmulSharedTiled),
-      rung<Rung4>("4 column of 8", "matmulRegTile1d", 0, 0, matmulRegTile1d),
-      rung<Rung5>("5 square of 8 x 8", "matmulRegTile2d", 0, 0, matmulRegTile2d),
-      rung<Rung6>("6 float4", "matmulRegTile2dVec4", 0, 0, matmulRegTile2dVec4),
-      tiled<SingleTile, kWhole, false, false>("7 warp tiles", 0, 0),
-      tiled<DoubleTile, kWhole, false, false>("8 double buffers", 0, 0.76),
-      tiled<SlicedTile, kWhole, false, false>("9 slices of k", 0, 0.66),
-      tiled<WideTile, kWhole, false, true>("10 8 x 16, cp.async", 80, 0.8),
-      tiled<AheadTile, kWhole, true, true>("11 two tiles ahead", 80, 0.68),
-      rung<AheadTile>("12 clusters", "matmulCluster", 90, 0.6, matmulCluster<AheadTile>, kWhole, kCluster),
-      tiled<WideTile, kVectors, false, true>("edges, float4", 0, 0.77),
-      tiled<ScalarTile, kScalars, true, true>("scalars, large", 0, 0.7),
-      tiled<SlicedTile, kScalars, true, true>("scalars, small", 0, 0.55),
-      {"sgemm()", "sgemm"},
-      {"cuBLAS", "cublasGemmEx"},
-      {"cuBLAS, pedantic", "cublasGemmEx"},
+      rowOf<SharedTile>("3 shared tile", KERNEL(matmulSharedTiled), 0, 0),
+      rowOf<RegTile1d>("4 column of 8", KERNEL(matmulRegTile1d), 0, 0),
+      rowOf<RegTile2d>("5 square of 8 x 8", KERNEL(matmulRegTile2d), 0, 0),
+      rowOf<RegTile2dVec4>("6 float4", KERNEL(matmulRegTile2dVec4), 0, 0),
+      rowOf<Tile<WarpTiles>>("7 warp tiles", KERNEL(matmulWarpTiles), 0, 0),
+      rowOf<Tile<DoubleBuffered>>("8 double buffers", KERNEL(matmulDoubleBuffered), 0, 0.76),
+      rowOf<Tile<SplitK>>("9 split-K in a block", KERNEL(matmulSplitK), 0, 0.66),
+      rowOf<Tile<WideTile>>("10 8 x 16, cp.async", KERNEL(matmulWideTile), 80, 0.8),
+      rowOf<Tile<TwoAhead>>("11 two tiles ahead", KERNEL(matmulTwoAhead), 80, 0.68),
+      rowOf<Tile<TwoAhead>>("12 clusters", KERNEL(matmulCluster), 90, 0.6, kCluster),
+      rowOf<Tile<GuardedVectors>>("guarded, float4", KERNEL(matmulGuardedVectors), 0, 0.77),
+      rowOf<Tile<GuardedScalars>>("guarded, scalars", KERNEL(matmulGuardedScalars), 0, 0.7),
+      rowOf<Tile<GuardedSmall>>("guarded, small", KERNEL(matmulGuardedSmall), 0, 0.55),
+      {Role::kDispatch, "sgemm()", "sgemm"},
+      {Role::kLibrary, "cuBLAS", "cublasGemmEx"},
+      {Role::kLibraryPedantic, "cuBLAS, pedantic", "cublasGemmEx"},
   };
 }
 
-struct Lab {
-  Mode mode;
-  bool json;
+// What a run works with, and what it found out about the card.
+struct Context {
   LoadedCode code;
   int sms;
   double maxClockMhz;
   cudaStream_t stream;
   cublasHandle_t cublas;
-  vector<Rung> rows;
+  vector<Row> rows;
   string notFp32 = "";  // the environment variable, if one is set, that lets cuBLAS compute in another format
   double peak = HUGE_VAL;  // the FMA ceiling, GFLOP/s
 };
 
-// The code decides and not the card: what the driver translates for a newer card still lacks what that card adds.
-bool runsOn(const Rung& row, const Lab& lab) { return lab.code.offers(row.needs); }
-bool cardCould(const Rung& row, const Lab& lab) { return row.needs <= lab.code.card; }
+const Row& onlyRow(Role role, const Context& context) {
+  return *std::find_if(context.rows.begin(), context.rows.end(), [=](const Row& row) { return row.role == role; });
+}
 
-// Names the rungs that this card could run and the loaded code cannot, and the flag that gives them; empty if none.
-string leftOut(const Lab& lab) {
-  string rungs;
-  for (const Rung& row : lab.rows)
-    if (!runsOn(row, lab) && cardCould(row, lab))
-      rungs += string(rungs.empty() ? "" : "; ") + row.variant + " (needs code for sm_" + to_string(row.needs) + ")";
-  if (rungs.empty()) return "";
-  return "Left out, though this card could run them: " + rungs + ". Build with -arch=" + archFlag(lab.code.card) +
-      " to have them; sgemm() picks among the others.\n";
+// The code decides and not the card: what the driver translates for a newer card still lacks what that card adds.
+bool runsOn(const Row& row, const Context& context) { return context.code.offers(row.needs); }
+bool cardCould(const Row& row, const Context& context) { return row.needs <= context.code.card; }
+
+// Names the kernels that this card could run and the loaded code cannot, and the flag that gives them; "" if none.
+string leftOut(const Context& context) {
+  vector<LeftOut> all;
+  for (const Row& row : context.rows)
+    if (!runsOn(row, context) && cardCould(row, context)) all.push_back({row.variant, row.needs});
+  return leftOutText(context.code, all);
 }
 
 bool isAligned(const Gemm& g) {
   return (uintptr_t(g.a) | uintptr_t(g.b) | uintptr_t(g.c)) % 16 == 0 && (g.lda | g.ldb | g.ldc | g.k | g.n) % 4 == 0;
 }
-bool fits(const Rung& row, const Gemm& g) {
-  const bool whole = g.m % row.tileM == 0 && g.n % row.tileN == 0 && g.k % row.tileK == 0;
-  return row.edge == kScalars || (isAligned(g) && (row.edge == kVectors || whole));
+bool fits(const Row& row, const Gemm& g) {
+  if (row.guard == Guard::kScalars) return true;
+  const bool whole = g.m % row.block.m == 0 && g.n % row.block.n == 0 && g.k % row.block.k == 0;
+  return isAligned(g) && (row.guard == Guard::kVectors || whole);
 }
-dim3 gridOf(const Rung& row, const Gemm& g) {
-  return dim3((g.n - 1) / row.tileN + 1, (g.m - 1) / row.tileM + 1, row.blocksPerTile);
+dim3 gridOf(const Row& row, const Gemm& g) {
+  return dim3(ceilDivide(g.n, row.block.n), ceilDivide(g.m, row.block.m), row.block.blocks);
 }
-// The share of SMs with work, over the run: the last wave is not full, tiles hang over the edges.
-double waveShare(const Rung& row, const Lab& lab, const Gemm& g) {
+// The share of SMs with work, over the run: the last wave is not full, tiles hang over the matrix.
+double waveShare(const Row& row, const Context& context, const Gemm& g) {
   const dim3 grid = gridOf(row, g);
-  const double perSm = 1.0 * grid.x * grid.y * grid.z / lab.sms;
-  const double inside = 1.0 * g.m / (grid.y * row.tileM) * g.n / (grid.x * row.tileN);
+  const double perSm = 1.0 * grid.x * grid.y * grid.z / context.sms;
+  const double inside = 1.0 * g.m / (grid.y * row.block.m) * g.n / (grid.x * row.block.n);
   return inside * perSm / std::ceil(perSm);
 }
 
-// The rule of the front door: of the rungs that run here and take the shape, the one with the
-// largest rate x share of SMs with work.
-double score(const Rung& row, const Lab& lab, const Gemm& g) {
-  return runsOn(row, lab) && fits(row, g) ? row.rate * waveShare(row, lab, g) : 0;
+// The rule of the dispatch: of the kernels that run here and take the shape, the one with the largest rate x share of
+// SMs with work.
+double score(const Row& row, const Context& context, const Gemm& g) {
+  return isKernel(row) && runsOn(row, context) && fits(row, g) ? row.rate * waveShare(row, context, g) : 0;
 }
-const Rung& choose(const Lab& lab, const Gemm& g) {
-  const auto less = [&](const Rung& x, const Rung& y) { return score(x, lab, g) < score(y, lab, g); };
-  return *std::max_element(lab.rows.begin(), lab.rows.end(), less);
+const Row& choose(const Context& context, const Gemm& g) {
+  const auto less = [&](const Row& x, const Row& y) { return score(x, context, g) < score(y, context, g); };
+  return *std::max_element(context.rows.begin(), context.rows.end(), less);
 }
-void launch(const Rung& row, const Gemm& g, cudaStream_t stream) {
-  row.kernel<<<gridOf(row, g), row.threads, row.sharedBytes, stream>>>(g);
+void runKernel(const Row& row, const Gemm& g, cudaStream_t stream) {
+  row.kernel<<<gridOf(row, g), row.block.threads, row.block.sharedBytes, stream>>>(g);
 }
 
-// The front door, sgemm({m, n, k, a, lda, b, ldb, c, ldc, alpha}, lab): any shape, any card, whatever the code was
-// compiled for.
-void sgemm(const Gemm& g, const Lab& lab) { launch(choose(lab, g), g, lab.stream); }
+// The product that other code would call, sgemm({m, n, k, a, lda, b, ldb, c, ldc, alpha}, context): any shape, any
+// card, whatever the code was compiled for.
+void sgemm(const Gemm& g, const Context& context) { runKernel(choose(context, g), g, context.stream); }
 
 void checkCublas(cublasStatus_t status, const char* call) {
   if (status != CUBLAS_STATUS_SUCCESS)
     throw Stop{kExitFailed, string(call) + " failed with cuBLAS status " + to_string(status)};
 }
-struct Cublas {
-  Cublas() { checkCublas(cublasCreate(&handle), "cublasCreate"); }
-  ~Cublas() { releaseFailed |= cublasDestroy(handle) != CUBLAS_STATUS_SUCCESS; }
+Owned<cublasHandle_t> createCublas(cudaStream_t stream) {
   cublasHandle_t handle = nullptr;
+  checkCublas(cublasCreate(&handle), "cublasCreate");
+  const auto destroy = [](cublasHandle_t it) {
+    return cublasDestroy(it) == CUBLAS_STATUS_SUCCESS ? cudaSuccess : cudaErrorUnknown;
+  };
+  Owned<cublasHandle_t> cublas(handle, destroy, "cublasDestroy");
+  checkCublas(cublasSetStream(cublas, stream), "cublasSetStream");
+  return cublas;
+}
+
+// cuBLAS is column-major, where our matrices read as their transposes: it is told to compute C^T = B^T A^T.
+void multiplyByCublas(const Gemm& g, const Context& context, cublasComputeType_t type) {
+  const float zero = 0;
+  checkCublas(cublasGemmEx(context.cublas, CUBLAS_OP_N, CUBLAS_OP_N, g.n, g.m, g.k, &g.alpha, g.b, CUDA_R_32F, g.ldb,
+                  g.a, CUDA_R_32F, g.lda, &zero, g.c, CUDA_R_32F, g.ldc, type, CUBLAS_GEMM_DEFAULT),
+      "cublasGemmEx");
+}
+
+// One product by any row.
+void multiply(const Row& row, const Gemm& g, const Context& context) {
+  switch (row.role) {
+    case Role::kKernel:
+    case Role::kGuarded:
+      return runKernel(row, g, context.stream);
+    case Role::kDispatch:
+      return sgemm(g, context);
+    case Role::kLibrary:
+      return multiplyByCublas(g, context, CUBLAS_COMPUTE_32F);
+    case Role::kLibraryPedantic:
+      return multiplyByCublas(g, context, CUBLAS_COMPUTE_32F_PEDANTIC);
+  }
+}
+
+Context makeContext(const Device& device, cudaStream_t stream, cublasHandle_t cublas) {
+  // The CPU build has asynchronous copies, as code for sm_80, and no clusters, whatever card it stands in for.
+  const LoadedCode code = kOnCpu && !device.code.translated() ? LoadedCode{80, 80, 80} : device.code;
+  Context context = {code, device.properties.multiProcessorCount, device.maxClockMhz, stream, cublas, makeRows()};
+  for (const char* name : {"NVIDIA_TF32_OVERRIDE", "CUBLAS_EMULATE_SINGLE_PRECISION"}) {
+    if (std::getenv(name) == nullptr) continue;
+    fprintf(stderr, "warning: %s is set, so cuBLAS may not compute in FP32\n", name);
+    context.notFp32 = name;
+  }
+  return context;
+}
+
+// What the compiler made of a kernel. Local memory is a thread's stack and what was spilled from registers, together.
+struct Compiled {
+  const Row* row;
+  int blocksPerSm;  // 0: it does not run here, for the reason that `lacks` gives
+  double occupancy;  // share of an SM's threads, in percent
+  cudaFuncAttributes attributes;
+  string lacks;
 };
 
-// One product by any row. cuBLAS is column-major, where our matrices read as their transposes: it
-// is asked for C^T = B^T A^T.
-bool isDoor(const Rung& row) { return row.symbol == string("sgemm"); }
-void multiply(const Rung& row, const Gemm& g, const Lab& lab) {
-  if (row.kernel != nullptr) return launch(row, g, lab.stream);
-  if (isDoor(row)) return sgemm(g, lab);
-  const bool pedantic = &row == &lab.rows.back();
-  const float zero = 0;
-  checkCublas(cublasGemmEx(lab.cublas, CUBLAS_OP_N, CUBLAS_OP_N, g.n, g.m, g.k, &g.alpha, g.b, CUDA_R_32F, g.ldb, g.a,
-                  CUDA_R_32F, g.lda, &zero, g.c, CUDA_R_32F, g.ldc,
-                  pedantic ? CUBLAS_COMPUTE_32F_PEDANTIC : CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
-      "cublasGemmEx");
+// Lets the kernels have their shared memory, and looks at each.
+vector<Compiled> prepareKernels(const Context& context, int threadsPerSm) {
+  vector<Compiled> all;
+  for (const Row& row : context.rows) {
+    if (!isKernel(row)) continue;
+    Compiled is = {&row, 0, 0, {}, ""};
+    const int threads = row.block.threads, sharedBytes = row.block.sharedBytes;
+    if (runsOn(row, context)) {
+      CUDA_CHECK(cudaFuncSetAttribute(row.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sharedBytes));
+      CUDA_CHECK(cudaFuncGetAttributes(&is.attributes, row.kernel));
+      CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&is.blocksPerSm, row.kernel, threads, sharedBytes));
+      is.occupancy = 100.0 * is.blocksPerSm * threads / threadsPerSm;
+    } else {
+      is.lacks = "needs sm_" + to_string(row.needs) + (cardCould(row, context) ? " code" : "");
+    }
+    all.push_back(is);
+  }
+  return all;
 }
 
 // ---- Inputs, references and checks
@@ -1685,14 +2024,16 @@ void multiply(const Rung& row, const Gemm& g, const Lab& lab) {
 //   race:  compute-sanitizer --tool racecheck --kernel-name kernel_substring=matmul ./matmul_registers --check
 
 constexpr int kLargestOnCpu = 1024;  // half of it for uniform inputs
+constexpr int kLargest = kOnCpu ? kLargestOnCpu : kSizes[std::size(kSizes) - 1];
 
 constexpr int kAllUpTo = 2048;  // uniform inputs: every element against double; above,
-constexpr int kRandomRows = 4;  // so many whole rows, and the fast rungs alone
+constexpr int kRandomRows = 4;  // so many whole rows, and the fast kernels alone
 
 // Integers: products in [-6, 6], so every sum is exact in float, in any order. A repeats after 7
 // rows, so the first 7 rows of C hold all of it, exactly, at any size. No tile or pitch is a multiple
 // of 7 or 5: what comes from a wrong place has another value.
-float integerA(int row, int column) { return float((row + 2 * column) % 7 - 3); }
+constexpr int kPeriod = 7;
+float integerA(int row, int column) { return float((row + 2 * column) % kPeriod - 3); }
 float integerB(int row, int column) { return float((3 * row + column) % 5 - 2); }
 
 // Uniform in [-1, 1): shows rounding, and is timed (integers draw less power).
@@ -1719,10 +2060,10 @@ void inParallel(int count, Work work) {
   for (std::thread& thread : threads) thread.join();
 }
 
-using Value = float (*)(int row, int column);
-void fillRows(float* first, int height, int width, int ld, Value value) {
+using Element = float (*)(int row, int column);
+void fillRows(float* first, int height, int width, int ld, Element element) {
   inParallel(height, [=](int row) {
-    for (int column = 0; column < width; ++column) first[rows(row, ld) + column] = value(row, column);
+    for (int column = 0; column < width; ++column) first[rows(row, ld) + column] = element(row, column);
   });
 }
 
@@ -1734,75 +2075,178 @@ struct Matrix {
   PinnedBuffer<float> host{rows(height, ld) + offset};
   DeviceBuffer<float> device{host.count()};
 
-  float* at(int row) { return host + offset + rows(row, ld); }
-  void fill(Value value, cudaStream_t stream) {
+  float* at(int row) const { return host + offset + rows(row, ld); }
+  float* onDevice() const { return device + offset; }
+  void fill(Element element, cudaStream_t stream) {
     if (gap > 0) std::fill_n(&host[0], host.count(), std::nanf(""));
-    fillRows(at(0), height, width, ld, value);
+    fillRows(at(0), height, width, ld, element);
     upload(device, host, device.bytes(), stream);
   }
 };
 
-bool takesPart(const Rung& row, const Lab& lab, const Gemm& g) {
-  return runsOn(row, lab) && fits(row, g) &&
-      (g.m <= kAllUpTo || row.rate >= kFastRate || (!row.kernel && &row != &lab.rows.back()));
+string shapeText(const Shape& s) { return to_string(s.m) + "x" + to_string(s.n) + "x" + to_string(s.k); }
+
+bool takesPart(const Row& row, const Context& context, const Gemm& g) {
+  if (!runsOn(row, context) || !fits(row, g)) return false;
+  return g.m <= kAllUpTo || row.rate >= kFastRate || row.role == Role::kDispatch || row.role == Role::kLibrary;
 }
 
-// Checks every row that takes the shape, with integers, then with uniform numbers. C is poisoned
-// before each: what is not written fails, and what is written outside.
-int checkShape(Lab& lab, const Shape& s, int gap) {
-  Matrix a{s.m, s.k, gap}, b{s.k, s.n, gap}, c{s.m, s.n, gap};
-  const float alpha = gap > 0 ? -2 : 1;  // exact in any order, and a rung that forgets it fails
-  const Gemm g = {
-      s.m, s.n, s.k, a.device + a.offset, a.ld, b.device + b.offset, b.ld, c.device + c.offset, c.ld, alpha};
-  const size_t columns = s.n;
-  const bool profiled = lab.mode == Mode::kProfile;  // launches alone
-  int failed = 0;
-  for (const bool integers : {true, false}) {
-    if (!integers && (profiled || (kOnCpu && s.m > kLargestOnCpu / 2))) continue;
-    const char* layout = gap == 0 ? "" : isAligned(g) ? " aligned" : " gaps";
-    const string size =
-        to_string(s.m) + "x" + to_string(s.n) + "x" + to_string(s.k) + (integers ? " integer" : " uniform") + layout;
-    a.fill(integers ? integerA : uniform<1>, lab.stream);
-    b.fill(integers ? integerB : uniform<2>, lab.stream);
-    const bool all = integers || s.m <= kAllUpTo;
-    const int looked = all ? s.m : kRandomRows;  // rows of C
-    const auto rowAt = [&](int i) { return all ? i : int((uniform<3>(i, 0) + 1) / 2 * s.m); };
-    vector<vector<double>> want(profiled ? 0 : integers ? std::min(s.m, 7) : looked);
-    inParallel(int(want.size()), [&](int i) {
-      want[i].assign(columns, 0);
-      for (int p = 0; p < s.k; ++p)
-        for (size_t column = 0; column < columns; ++column)
-          want[i][column] += double(a.at(rowAt(i))[p]) * b.at(p)[column];
+// The matrices of a product that is checked, and what must be in C.
+struct Trial {
+  Shape shape;
+  int gap;
+  bool integers = true;
+  Matrix a{shape.m, shape.k, gap}, b{shape.k, shape.n, gap}, c{shape.m, shape.n, gap};
+  float alpha = gap > 0 ? -2.0f : 1.0f;  // exact in any order, and a kernel that forgets it fails
+  Gemm g = {shape.m, shape.n, shape.k, a.onDevice(), a.ld, b.onDevice(), b.ld, c.onDevice(), c.ld, alpha};
+  vector<vector<double>> want = {};  // rows of A B; of integers the first kPeriod, which repeat
+
+  bool comparesAll() const { return integers || shape.m <= kAllUpTo; }
+  int compared() const { return comparesAll() ? shape.m : kRandomRows; }  // rows of C
+  int rowAt(int i) const { return comparesAll() ? i : int((uniform<3>(i, 0) + 1) / 2 * shape.m); }
+
+  void fill(bool withIntegers, cudaStream_t stream) {
+    integers = withIntegers;
+    a.fill(integers ? integerA : uniform<1>, stream);
+    b.fill(integers ? integerB : uniform<2>, stream);
+  }
+  void computeReference() {
+    want.assign(integers ? std::min(shape.m, kPeriod) : compared(), {});
+    inParallel(int(want.size()), [this](int i) {
+      want[i].assign(shape.n, 0);
+      for (int p = 0; p < shape.k; ++p)
+        for (int column = 0; column < shape.n; ++column) want[i][column] += double(a.at(rowAt(i))[p]) * b.at(p)[column];
     });
-    const bool copied = gap > 0 || !all;
-    vector<float> got(copied ? looked * columns : 0);
-    for (Rung& row : lab.rows) {
-      if (!takesPart(row, lab, g)) continue;
-      poison(c.device, c.device.bytes(), lab.stream);
-      multiply(row, g, lab);
-      finish(row.symbol, lab.stream);
-      if (profiled) continue;
-      download(c.host, c.device, c.device.bytes(), lab.stream);
-      for (int i = 0; copied && i < looked; ++i) {
-        std::copy_n(c.at(rowAt(i)), columns, &got[i * columns]);
-        if (gap > 0) std::memset(c.at(rowAt(i)), 0xFF, 4 * columns);
-      }
-      const auto expected = [&](size_t i, size_t column) { return alpha * want[integers ? i % 7 : i][column]; };
-      const double allowed = integers ? 0 : std::fabs(alpha) * allowedError(s.k);
-      Verdict verdict = compare(copied ? got.data() : &c.host[0], looked, columns, 0, allowed, expected);
-      if (!integers && gap == 0) row.errors[s.m] = verdict.worst * allowed / (std::sqrt(s.k) / 3);
-      const auto* bytes = reinterpret_cast<const unsigned char*>(&c.host[0]);
-      if (gap > 0 && std::count(bytes, bytes + c.device.bytes(), 0xFF) != std::ptrdiff_t(c.device.bytes())) {
-        verdict.message += " (wrote outside of C)";
-        ++verdict.wrong;
-      }
-      failed += reportCheck(kProgram.day, row.variant, row.symbol, size, verdict, lab.mode, lab.json);
+  }
+  string name() const {
+    return shapeText(shape) + (integers ? " integer" : " uniform") +
+        (gap == 0              ? ""
+                : isAligned(g) ? " aligned"
+                               : " gaps");
+  }
+};
+
+// The errors of uniform inputs, by variant and m: the largest of C over its typical value, sqrt(k) / 3.
+using Errors = std::map<std::pair<string, int>, double>;
+
+// Checks one row. C is poisoned before: what is not written fails, and what is written outside.
+void checkRow(const Context& context, const Row& row, Trial& t, Checks& checks, Errors& errors) {
+  poison(t.c.device, t.c.device.bytes(), context.stream);
+  multiply(row, t.g, context);
+  finish(row.symbol, context.stream);
+  download(t.c.host, t.c.device, t.c.device.bytes(), context.stream);
+
+  const size_t columns = t.shape.n;
+  vector<float> copied;  // of the rows that are compared, where they do not lie one after the other
+  if (t.gap > 0 || !t.comparesAll()) {
+    copied.resize(t.compared() * columns);
+    for (int i = 0; i < t.compared(); ++i) {
+      std::copy_n(t.c.at(t.rowAt(i)), columns, &copied[i * columns]);
+      if (t.gap > 0) std::memset(t.c.at(t.rowAt(i)), 0xFF, 4 * columns);
     }
   }
-  return failed;
+  const auto expected = [&](size_t i, size_t column) { return t.alpha * t.want[t.integers ? i % kPeriod : i][column]; };
+  const double allowed = t.integers ? 0 : std::fabs(t.alpha) * allowedError(t.shape.k);
+  const float* got = copied.empty() ? &t.c.host[0] : copied.data();
+  Verdict verdict = compare(got, t.compared(), columns, 0, allowed, expected);
+  if (!t.integers && t.gap == 0)
+    errors[{row.variant, t.shape.m}] = verdict.worst * allowed / (std::sqrt(t.shape.k) / 3);
+  const auto* bytes = reinterpret_cast<const unsigned char*>(&t.c.host[0]);
+  if (t.gap > 0 && std::count(bytes, bytes + t.c.device.bytes(), 0xFF) != std::ptrdiff_t(t.c.device.bytes())) {
+    verdict.message += " (wrote outside of C)";
+    ++verdict.wrong;
+  }
+  checks.add({kProgram.day, row.variant, row.symbol, t.name(), verdict});
 }
 
-// ---- Timing
+// Checks every row that takes the shape, with integers, then with uniform numbers.
+void checkShape(const Context& context, const Shape& s, int gap, Checks& checks, Errors& errors) {
+  Trial trial = {s, gap};
+  for (const bool integers : {true, false}) {
+    if (!integers && kOnCpu && s.m > kLargestOnCpu / 2) continue;
+    trial.fill(integers, context.stream);
+    trial.computeReference();
+    for (const Row& row : context.rows)
+      if (takesPart(row, context, trial.g)) checkRow(context, row, trial, checks, errors);
+  }
+}
+
+// One launch of every row, for a profiler.
+void profileShape(const Context& context, const Shape& s) {
+  Trial trial = {s, 0};
+  trial.fill(true, context.stream);
+  for (const Row& row : context.rows) {
+    if (!takesPart(row, context, trial.g)) continue;
+    poison(trial.c.device, trial.c.device.bytes(), context.stream);
+    multiply(row, trial.g, context);
+    finish(row.symbol, context.stream);
+  }
+}
+
+// ---- Measuring: the FMA ceiling
+
+// What all lanes of the card can do at a clock, in GFLOP/s.
+double lanesAt(double megahertz, const Context& context) {
+  return 2e-3 * megahertz * fp32LanesPerSm(context.code.card) * context.sms;
+}
+
+// The launch of fmaPeak, and what it writes.
+struct Peak {
+  const char* variant = "fma-peak";
+  const char* symbol = "fmaPeak";
+  int blocks;
+  DeviceBuffer<float> out{size_t(blocks) * kPeakBlock};
+  DeviceBuffer<ClockSpan> span{1};
+  Launch run = launch(fmaPeak, blocks, kPeakBlock, out, span, kPeakA, kPeakB);
+
+  explicit Peak(int ofBlocks) : blocks(ofBlocks) {}
+};
+
+// The FMA ceiling, as it was measured.
+struct Ceiling {
+  const Peak* peak;
+  Timing timing;
+  double flop, gflops;
+  double clockMhz;  // while it ran
+  double theory;  // what all lanes give at that clock, GFLOP/s
+};
+
+// One launch, for a profiler or before a check.
+void runPeak(const Context& context, const Peak& peak) {
+  poison(peak.out, peak.out.bytes(), context.stream);
+  peak.run(context.stream);
+  finish(peak.symbol, context.stream);
+}
+
+// Checks fmaPeak against the CPU. Returns 1 for a failure.
+int checkPeak(const Context& context, const Peak& peak, Checks& checks) {
+  runPeak(context, peak);
+  const PinnedBuffer<float> got(peak.out.count());
+  download(got, peak.out, peak.out.bytes(), context.stream);
+  float chain[kChains];
+  for (int c = 0; c < kChains; ++c) {
+    chain[c] = float(c);
+    for (int step = 0; step < kPeakFmas / kChains; ++step) chain[c] = fmaf(chain[c], kPeakA, kPeakB);
+  }
+  const auto expected = [&](size_t, size_t thread) { return std::accumulate(chain, chain + kChains, float(thread)); };
+  const Verdict verdict = compare(&got[0], 1, got.count(), 0, 0, expected);
+  return checks.add({kProgram.day, peak.variant, peak.symbol, to_string(got.count()), verdict});
+}
+
+// Times fmaPeak, and keeps in the context what bounds the rates of all rows.
+Ceiling measurePeak(Context& context, const Peak& peak) {
+  const Timing timing = measure(context.stream, peak.run);
+  const PinnedBuffer<ClockSpan> spans(1);
+  download(spans, peak.span, peak.span.bytes(), context.stream);
+  const double clockMhz = spans[0].megahertz(), theory = lanesAt(clockMhz, context);
+  const double flop = 2.0 * kPeakFmas * peak.out.count();
+  context.peak = gigaPerSecond(flop, timing.ms);
+  requirePossible(peak.symbol, context.peak, theory, "GFLOP/s");
+  context.maxClockMhz = std::max(context.maxClockMhz, clockMhz);  // some cards run faster than they promise
+  return {&peak, timing, flop, context.peak, clockMhz, theory};
+}
+
+// ---- Measuring: the products
 
 constexpr double kBudgetSeconds = 15;  // for all sizes, each of which is taken to cost
 constexpr double kProductsPerSize = 700;  // so many products at the FMA ceiling
@@ -1812,258 +2256,290 @@ constexpr double kOverL2 = 2;  // timed buffers rotate through this much, so non
 constexpr int kGraphUpTo = 512;  // timed in replays of a graph of
 constexpr int kGraphLaunches = 100;  // launches, since launching takes as long as the work
 
-double gigaPerSecond(double amount, double ms) { return amount / ms * 1e-6; }
+// The shapes that are checked and timed, each with its samples.
+struct Plan {
+  vector<std::pair<Shape, int>> shapes;
+  string said;
+};
 
-// Volta, Turing and GA100 (sm_80) have 64 FP32 lanes an SM, and every card since sm_86 has 128.
-int fp32LanesPerSm(int card) { return card <= 80 ? 64 : 128; }
-
-// What all lanes of the card can do at a clock, in GFLOP/s.
-double lanesAt(double megahertz, const Lab& lab) { return 2e-3 * megahertz * fp32LanesPerSm(lab.code.card) * lab.sms; }
-
-// Checks fmaPeak against the CPU, then times it. Returns 1 for a failure.
-int measureCeiling(Lab& lab, int blocks) {
-  const DeviceBuffer<float> out(size_t(blocks) * kPeakBlock);
-  const DeviceBuffer<ClockSpan> onDevice(1);
-  const Launch launchPeak = [&](cudaStream_t s) {
-    fmaPeak<<<blocks, kPeakBlock, 0, s>>>(out, onDevice, kPeakA, kPeakB);
-  };
-  const Rung row = {"fma-peak", "fmaPeak"};
-  poison(out, out.bytes(), lab.stream);
-  launchPeak(lab.stream);
-  finish(row.symbol, lab.stream);
-  if (lab.mode == Mode::kProfile) return 0;
-  const PinnedBuffer<float> got(out.count());
-  download(got, out, out.bytes(), lab.stream);
-  float chain[kChains];
-  for (int c = 0; c < kChains; ++c) {
-    chain[c] = float(c);
-    for (int step = 0; step < kPeakFmas / kChains; ++step) chain[c] = fmaf(chain[c], kPeakA, kPeakB);
+Plan makePlan(double peak, bool timed) {
+  Plan plan;
+  double left = kBudgetSeconds;
+  for (const int n : kSizes) {
+    double cost = kProductsPerSize * 2e-9 * n * n * n / peak;
+    const int samples = cost <= left ? kSamples : kFewSamples;
+    cost *= samples / double(kSamples);
+    const bool runs = cost <= left && n <= kLargest;
+    plan.said += " " + to_string(n) + (!runs ? " left out" : timed ? " x " + to_string(samples) : "");
+    if (!runs) continue;
+    plan.shapes.push_back({{n, n, n}, samples});
+    left -= cost;
   }
-  const auto expected = [&](size_t, size_t thread) { return std::accumulate(chain, chain + kChains, float(thread)); };
-  const Verdict verdict = compare(&got[0], 1, got.count(), 0, 0, expected);
-  if (reportCheck(kProgram.day, row.variant, row.symbol, to_string(got.count()), verdict, lab.mode, lab.json)) return 1;
-  if (lab.mode == Mode::kCheck) return 0;
-  const Timing timing = measure(lab.stream, launchPeak);
-  const PinnedBuffer<ClockSpan> spans(1);
-  download(spans, onDevice, onDevice.bytes(), lab.stream);
-  const ClockSpan span = spans[0];
-  const double flop = 2.0 * kPeakFmas * got.count();
-  const double theory = lanesAt(span.megahertz(), lab);
-  lab.peak = gigaPerSecond(flop, timing.ms);
-  requirePossible(row.symbol, lab.peak, theory, "GFLOP/s");
-  lab.maxClockMhz = std::max(lab.maxClockMhz, span.megahertz());  // some cards run faster than they promise
-  if (lab.json) {
-    JsonLine json("ceiling", kProgram.day, row.variant, row.symbol);
-    json.timing(timing).integer("flop", int64_t(flop)).integer("bytes", 0).metric("gflops", lab.peak, "GFLOP/s");
-    json.number("clock_mhz", span.megahertz()).number("theory", theory).print();
-  } else {
-    printf("\nFMA ceiling: %.0f GFLOP/s, %.1f %% of all lanes at the measured %.0f MHz\n", lab.peak,
-        100 * lab.peak / theory, span.megahertz());
-  }
-  return 0;
+  if (plan.shapes.size() == std::size(kSizes)) plan.shapes.push_back({kTimedRagged, kSamples});
+  return plan;
 }
 
 // The model: what SMs idle in the last wave and shared loads leave of the FMA ceiling. For a warp's
 // FMA each of four schedulers needs 128 / lanes clocks and 1 + loads issue slots; all share one
 // memory pipe, 1 clock for a load, 2 for a float4. It takes the loads as the source has them: nvcc joins loads of rungs
 // 3 to 5, and bank conflicts of rungs 5 and 6 are not in it.
-double modelShare(const Rung& row, const Lab& lab, const Gemm& g) {
-  const double fma = 128.0 / fp32LanesPerSm(lab.code.card);
-  const double pipe = 4 * row.loads * (row.loads < 0.1 ? 2 : 1);
-  return waveShare(row, lab, g) * fma / std::max({fma, 1 + row.loads, pipe});
+double modelShare(const Row& row, const Context& context, const Gemm& g) {
+  const double loads = row.block.loadsPerFma;
+  const double fma = 128.0 / fp32LanesPerSm(context.code.card);
+  const double pipe = 4 * loads * (row.block.loadFloats == 4 ? 2 : 1);
+  return waveShare(row, context, g) * fma / std::max({fma, 1 + loads, pipe});
 }
 
+// kGraphLaunches launches as one, which replays a graph of them.
 Launch replay(cudaStream_t stream, const Launch& launch) {
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t whole = nullptr;
+  cudaGraph_t captured = nullptr;
+  cudaGraphExec_t instance = nullptr;
   CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
   for (int i = 0; i < kGraphLaunches; ++i) launch(stream);
-  CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
-  const cudaError_t status = cudaGraphInstantiateWithFlags(&whole, graph, 0);
-  release(cudaGraphDestroy(graph), "cudaGraphDestroy");
-  CUDA_CHECK(status);
-  const auto destroy = [](cudaGraphExec_t it) { release(cudaGraphExecDestroy(it), "cudaGraphExecDestroy"); };
-  const std::shared_ptr<void> owner(whole, destroy);
-  return [owner, whole](cudaStream_t s) { CUDA_CHECK(cudaGraphLaunch(whole, s)); };
+  CUDA_CHECK(cudaStreamEndCapture(stream, &captured));
+  const Owned<cudaGraph_t> graph(captured, cudaGraphDestroy, "cudaGraphDestroy");
+  CUDA_CHECK(cudaGraphInstantiateWithFlags(&instance, graph, 0));
+  // A Launch can be copied, and its copies share the instance.
+  const auto owner = std::make_shared<Owned<cudaGraphExec_t>>(instance, cudaGraphExecDestroy, "cudaGraphExecDestroy");
+  return [owner](cudaStream_t s) { CUDA_CHECK(cudaGraphLaunch(*owner, s)); };
 }
 
 // No FP32 product is faster than all lanes at the card's highest clock: a row above that ends the run. Only cuBLAS may
 // be, where the user has it compute in another format; then the text that is returned says so.
-string explainRate(const Rung& row, const Gemm& g, double gflops, const Lab& lab) {
-  const double bound = lanesAt(lab.maxClockMhz, lab);
-  if (row.kernel == nullptr && !isDoor(row) && !lab.notFp32.empty())
-    return gflops > bound ? "above all FP32 lanes: " + lab.notFp32 + " is set" : "";
-  const string what = string(row.variant) + " at " + to_string(g.m) + "x" + to_string(g.n) + "x" + to_string(g.k);
-  requirePossible(what, gflops, bound, "GFLOP/s");
+string explainRate(const Row& row, const Gemm& g, double gflops, const Context& context) {
+  const double bound = lanesAt(context.maxClockMhz, context);
+  if (isLibrary(row) && !context.notFp32.empty())
+    return gflops > bound ? "above all FP32 lanes: " + context.notFp32 + " is set" : "";
+  requirePossible(row.variant + (" at " + shapeText({g.m, g.n, g.k})), gflops, bound, "GFLOP/s");
   return "";
 }
 
-// Prints a row's time and cuBLAS's, sampled in turn. `best` is the rate of the best rung above.
-void printRow(const Lab& lab, const Rung& row, const Gemm& g, bool inLoop, const vector<Timing>& both, double& best) {
+// What was measured of a row at one shape, in turn with cuBLAS, and what follows from it.
+struct Product {
+  const Row *row, *ran;  // ran: the kernel that sgemm() chose, or the row itself
+  Gemm g;
+  Timing timing, cublas;
+  double flop, gflops, cublasPercent, fmaPercent;
+  double modelPercent, floatsPerOutput;  // the latter are requested of global memory; only of a kernel
+  double error;
+  double gain = 0;  // over the best rung above; 0: there is none, or the row is no kernel
+  string note = "";
+
+  // FLOP per byte that is requested of global memory.
+  double intensity() const { return g.k / (2 * floatsPerOutput); }
+};
+
+// `looped`: launched in a loop, where the other rows of this shape are replayed.
+Product evaluate(const Context& context, const Row& row, const Gemm& g, bool looped, const vector<Timing>& both,
+    const Errors& errors) {
   const Timing &timing = both[0], &cublas = both[1];
-  const Rung& ran = isDoor(row) ? choose(lab, g) : row;
-  const bool modelled = ran.loads > 0;
+  const Row& ran = row.role == Role::kDispatch ? choose(context, g) : row;
   const double flop = 2.0 * g.m * g.n * g.k, gflops = gigaPerSecond(flop, timing.ms);
-  const double share = 100 * cublas.ms / timing.ms, fma = 100 * gflops / lab.peak;
-  const double model = 100 * modelShare(ran, lab, g), error = row.errors.at(g.m);
-  // What blocks ask global memory for, in floats per output.
-  const double floats = 1.0 * g.k / ran.tileN + 1.0 * g.k / ran.tileM + 1, intensity = g.k / (2 * floats);
-  explainRate(lab.rows.end()[-2], g, gigaPerSecond(flop, cublas.ms), lab);  // the row's partner must be possible too
-  string note;
-  for (const string& part :
-      {string(isDoor(row) ? ran.variant : ""), string(inLoop ? "launch loop" : ""), explainRate(row, g, gflops, lab)})
-    if (!part.empty()) note += (note.empty() ? "" : ", ") + part;
-  if (lab.json) {
-    JsonLine json("gemm", kProgram.day, row.variant, row.symbol);
-    json.integer("m", g.m).integer("n", g.n).integer("k", g.k).timing(timing);
-    json.integer("flop", int64_t(flop)).metric("gflops", gflops, "GFLOP/s");
-    json.number("cublas_ms", cublas.ms).number("cublas_percent", share).number("fma_percent", fma);
-    if (modelled) json.number("model_percent", model).number("intensity", intensity).number("loads_per_fma", ran.loads);
-    json.number("error", error);
-    if (!note.empty()) json.text("note", note);
-    return json.print();
+  Product is = {&row, &ran, g, timing, cublas, flop, gflops, 100 * cublas.ms / timing.ms, 100 * gflops / context.peak,
+      0, 0, errors.at({row.variant, g.m})};
+  if (isKernel(ran)) {
+    is.modelPercent = 100 * modelShare(ran, context, g);
+    is.floatsPerOutput = 1.0 * g.k / ran.block.n + 1.0 * g.k / ran.block.m + 1;
   }
-  printf("%-19s %9.4f %5.1f %% %8.0f %5.1f %% %4.1f %%", row.variant, timing.ms, timing.spreadPercent(), gflops, share,
-      fma);
-  if (modelled) printf(" %5.1f %% %8.1f %7.1f %6.3f", model, floats, intensity, ran.loads);
-  printf("%*.1e", modelled ? 9 : 41, error);
-  if (row.kernel != nullptr && best > 0) printf(" x %4.2f", gflops / best);
-  if (row.edge == kWhole) best = std::max(best, gflops);
-  printf("%s%s\n", note.empty() ? "" : "  ", note.c_str());
-  flushOutput();
+  // The row's partner must be possible too.
+  explainRate(onlyRow(Role::kLibrary, context), g, gigaPerSecond(flop, cublas.ms), context);
+  for (const string& part : {string(row.role == Role::kDispatch ? ran.variant : ""),
+           string(looped ? "launch loop" : ""), explainRate(row, g, gflops, context)})
+    if (!part.empty()) is.note += (is.note.empty() ? "" : ", ") + part;
+  return is;
 }
 
-// Times the rows that take the shape, each strictly in turn with cuBLAS.
-void timeShape(const Lab& lab, int l2Bytes, const Shape& s, int samples) {
-  const PinnedBuffer<float> hostA(rows(s.m, s.k)), hostB(rows(s.k, s.n));
-  fillRows(hostA, s.m, s.k, s.k, uniform<1>);
-  fillRows(hostB, s.k, s.n, s.n, uniform<2>);
-  vector<DeviceBuffer<float>> a, b, c;  // every set holds the same numbers
-  for (double bytes = 0; bytes < kOverL2 * l2Bytes; bytes += c.back().bytes()) {
-    a.emplace_back(hostA.count());
-    b.emplace_back(hostB.count());
-    c.emplace_back(rows(s.m, s.n));
-    upload(a.back(), hostA, a.back().bytes(), lab.stream);
-    upload(b.back(), hostB, b.back().bytes(), lab.stream);
+// Operands of a shape that rotate through more memory than L2 holds. Every set holds the same numbers.
+class Rotation {
+ public:
+  Rotation(const Shape& s, double bytes, cudaStream_t stream) : shape_(s) {
+    const PinnedBuffer<float> a(rows(s.m, s.k)), b(rows(s.k, s.n));
+    fillRows(a, s.m, s.k, s.k, uniform<1>);
+    fillRows(b, s.k, s.n, s.n, uniform<2>);
+    for (double held = 0; held < bytes; held += c_.back().bytes()) {
+      a_.emplace_back(a.count());
+      b_.emplace_back(b.count());
+      c_.emplace_back(rows(s.m, s.n));
+      upload(a_.back(), a, a_.back().bytes(), stream);
+      upload(b_.back(), b, b_.back().bytes(), stream);
+    }
   }
-  size_t set = 0;
-  const auto next = [&] {
-    set = (set + 1) % a.size();
-    return Gemm{s.m, s.n, s.k, a[set], s.k, b[set], s.n, c[set], s.n, 1};
-  };
-  if (!lab.json)
-    printf("\nm = %d, n = %d, k = %d\n%-19s %9s %7s %8s %7s %6s %7s %8s %7s %6s %8s %6s\n", s.m, s.n, s.k, "rung", "ms",
-        "spread", "GFLOP/s", "cuBLAS", "FMA", "model", "floats/C", "FLOP/B", "loads", "error", "gain");
-  const Gemm g = next();
+  Gemm next() {
+    set_ = (set_ + 1) % a_.size();
+    return {shape_.m, shape_.n, shape_.k, a_[set_], shape_.k, b_[set_], shape_.n, c_[set_], shape_.n, 1};
+  }
+
+ private:
+  const Shape shape_;
+  vector<DeviceBuffer<float>> a_, b_, c_;
+  size_t set_ = 0;
+};
+
+// Times the rows that take the shape, each strictly in turn with cuBLAS. Each goes into the table when it is timed.
+void timeShape(const Context& context, const Shape& s, int samples, double bytes, const Errors& errors,
+    const Table<Product>& table) {
+  Rotation operands(s, bytes, context.stream);
+  const Gemm g = operands.next();
+  const Row& library = onlyRow(Role::kLibrary, context);
+  const Launch theirs = [&](cudaStream_t) { multiply(library, operands.next(), context); };
   const bool replayed = s.m <= kGraphUpTo;
-  const Launch theirs = [&](cudaStream_t) { multiply(lab.rows.end()[-2], next(), lab); };
   double best = 0;
-  for (const Rung& row : lab.rows) {
-    if (!takesPart(row, lab, g)) continue;
-    const Launch ours = [&](cudaStream_t) { multiply(row, next(), lab); };
+  for (const Row& row : context.rows) {
+    if (!takesPart(row, context, g)) continue;
+    const Launch ours = [&](cudaStream_t) { multiply(row, operands.next(), context); };
+    const auto show = [&](bool looped, const vector<Timing>& both) {
+      Product product = evaluate(context, row, g, looped, both, errors);
+      if (isKernel(row) && best > 0) product.gain = product.gflops / best;
+      if (row.role == Role::kKernel) best = std::max(best, product.gflops);
+      table.add(product);
+    };
     if (replayed) {
-      const vector<Launch> pair = {replay(lab.stream, ours), replay(lab.stream, theirs)};
-      const auto both = measureInTurn(lab.stream, pair, samples, kGraphLaunches);
-      printRow(lab, row, g, false, both, best);
+      const vector<Launch> pair = {replay(context.stream, ours), replay(context.stream, theirs)};
+      show(false, measureInTurn(context.stream, pair, samples, kGraphLaunches));
     }
-    if (!replayed || row.kernel == nullptr) {
-      const auto both = measureInTurn(lab.stream, {ours, theirs}, samples);
-      printRow(lab, row, g, replayed, both, best);
-    }
+    if (!replayed || !isKernel(row)) show(replayed, measureInTurn(context.stream, {ours, theirs}, samples));
     CUDA_CHECK(cudaGetLastError());
   }
 }
 
 // ---- Report
 
-// Prints what the compiler made of the rungs, and lets them have their shared memory. Local memory is a thread's stack
-// and what the compiler spilled from registers, together.
-void prepare(const Lab& lab, int threadsPerSm) {
-  for (const Rung& row : lab.rows) {
-    if (row.kernel == nullptr) continue;
-    cudaFuncAttributes is = {};
-    int blocks = 0;
-    if (runsOn(row, lab)) {
-      CUDA_CHECK(cudaFuncSetAttribute(row.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, row.sharedBytes));
-      CUDA_CHECK(cudaFuncGetAttributes(&is, row.kernel));
-      CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, row.kernel, row.threads, row.sharedBytes));
-    }
-    if (lab.json) continue;
-    printf("%-19s %-19s %4d threads ", row.variant, row.symbol, row.threads);
-    if (runsOn(row, lab))
-      printf("%4d registers %zu B local %6zu B shared %2d blocks/SM %3.0f %%\n", is.numRegs, is.localSizeBytes,
-          is.sharedSizeBytes + row.sharedBytes, blocks, 100.0 * blocks * row.threads / threadsPerSm);
-    else
-      printf("needs sm_%d%s\n", row.needs, cardCould(row, lab) ? " code" : "");
-  }
-  if (!lab.json) printf("%s", leftOut(lab).c_str());
+vector<Column<Compiled>> compiledColumns() {
+  const auto ifRuns = [](auto value) {
+    return [=](const Compiled& c) { return c.blocksPerSm == 0 ? Value() : Value(value(c)); };
+  };
+  return {
+      {"variant", "", -20, 0, "", [](auto& c) { return c.row->variant; }},
+      {"kernel", "", -20, 0, "", [](auto& c) { return c.row->symbol; }},
+      {"threads", "", 7, 0, "", [](auto& c) { return c.row->block.threads; }},
+      {"registers", "", 9, 0, "", ifRuns([](auto& c) { return c.attributes.numRegs; })},
+      {"local", "B", 7, 0, "", ifRuns([](auto& c) { return c.attributes.localSizeBytes; })},
+      {"shared", "B", 8, 0, "",
+          ifRuns([](auto& c) { return c.attributes.sharedSizeBytes + c.row->block.sharedBytes; })},
+      {"blocks", "per SM", 6, 0, "", ifRuns([](auto& c) { return c.blocksPerSm; })},
+      {"occupancy", "%", 9, 1, "", ifRuns([](auto& c) { return c.occupancy; })},
+      {"", "", -1, 0, "", [](auto& c) { return c.lacks; }},
+  };
+}
+
+vector<Column<Ceiling>> ceilingColumns() {
+  return join<Ceiling>({
+      {
+          {"", "", 0, 0, "day", [](auto&) { return kProgram.day; }},
+          {"ceiling", "", -20, 0, "variant", [](auto& c) { return c.peak->variant; }},
+          {"", "", 0, 0, "symbol", [](auto& c) { return c.peak->symbol; }},
+      },
+      timingColumns<Ceiling>([](const Ceiling& c) { return c.timing; }),
+      {
+          {"", "", 0, 0, "flop", [](auto& c) { return int64_t(c.flop); }},
+          {"", "", 0, 0, "requested_bytes", [](auto&) { return 0; }},
+          {"", "", 0, 0, "metric", [](auto&) { return "gflops"; }},
+          {"rate", "GFLOP/s", 9, 0, "value", [](auto& c) { return c.gflops; }},
+          {"", "", 0, 0, "unit", [](auto&) { return "GFLOP/s"; }},
+          {"clock", "MHz", 9, 0, "clock_mhz", [](auto& c) { return c.clockMhz; }},
+          {"all lanes", "GFLOP/s", 9, 0, "theory", [](auto& c) { return c.theory; }},
+          {"of them", "%", 9, 1, "", [](auto& c) { return 100 * c.gflops / c.theory; }},
+      },
+  });
+}
+
+vector<Column<Product>> productColumns() {
+  const auto ofKernel = [](auto value) {
+    return [=](const Product& p) { return isKernel(*p.ran) ? Value(value(p)) : Value(); };
+  };
+  return join<Product>({
+      {
+          {"", "", 0, 0, "day", [](auto&) { return kProgram.day; }},
+          {"variant", "", -20, 0, "variant", [](auto& p) { return p.row->variant; }},
+          {"", "", 0, 0, "symbol", [](auto& p) { return p.row->symbol; }},
+          {"", "", 0, 0, "m", [](auto& p) { return p.g.m; }},
+          {"", "", 0, 0, "n", [](auto& p) { return p.g.n; }},
+          {"", "", 0, 0, "k", [](auto& p) { return p.g.k; }},
+      },
+      timingColumns<Product>([](const Product& p) { return p.timing; }),
+      {
+          {"", "", 0, 0, "flop", [](auto& p) { return int64_t(p.flop); }},
+          {"", "", 0, 0, "metric", [](auto&) { return "gflops"; }},
+          {"GFLOP/s", "", 8, 0, "value", [](auto& p) { return p.gflops; }},
+          {"", "", 0, 0, "unit", [](auto&) { return "GFLOP/s"; }},
+          {"", "", 0, 0, "cublas_ms", [](auto& p) { return p.cublas.ms; }},
+          {"cuBLAS", "%", 8, 1, "cublas_percent", [](auto& p) { return p.cublasPercent; }},
+          {"FMA", "%", 6, 1, "fma_percent", [](auto& p) { return p.fmaPercent; }},
+          {"model", "%", 7, 1, "model_percent", ofKernel([](auto& p) { return p.modelPercent; })},
+          {"floats/C", "", 8, 1, "", ofKernel([](auto& p) { return p.floatsPerOutput; })},
+          {"FLOP/B", "", 6, 1, "intensity", ofKernel([](auto& p) { return p.intensity(); })},
+          {"loads/FMA", "", 9, 3, "loads_per_fma", ofKernel([](auto& p) { return p.ran->block.loadsPerFma; })},
+          {"error", "1e-6", 10, 2, "", [](auto& p) { return 1e6 * p.error; }},
+          {"", "", 0, 0, "error", [](auto& p) { return p.error; }},
+          {"gain", "x", 6, 2, "", [](auto& p) { return p.gain > 0 ? Value(p.gain) : Value(); }},
+          {"", "", -1, 0, "note", [](auto& p) { return p.note.empty() ? Value() : Value(p.note); }},
+      },
+  });
+}
+
+void explainTable(const Report& report) {
+  report.say(
+      "\ncuBLAS: share of its rate, sampled in turn (%d: in graph replay). FMA: share of the FMA ceiling. model: what\n"
+      "the last wave and shared loads leave of it. floats/C: requested of global memory for an output; FLOP/B follows\n"
+      "from it. loads/FMA: from shared memory. error: largest of C over its typical value, sqrt(k) / 3. gain: over "
+      "the\n"
+      "best rung above.\n",
+      kGraphUpTo);
 }
 
 // ---- The day
 
-int runDay(const Options& options) {
-  const bool table = options.mode == Mode::kTable;
-  const Device device = openDevice(options.device, matmulSharedTiled);
-  const cudaDeviceProp& gpu = device.properties;
-  const int largest = kOnCpu ? kLargestOnCpu : *std::rbegin(kSizes);
-  requireDeviceMemory(size_t(6 * 4) * largest * largest);
-  const Stream stream;
-  const Cublas cublas;
-  checkCublas(cublasSetStream(cublas.handle, stream), "cublasSetStream");
-  // The CPU build has asynchronous copies, as code for sm_80, and no clusters, whatever card it stands in for.
-  const LoadedCode code = kOnCpu && !device.code.translated() ? LoadedCode{80, 80, 80} : device.code;
-  Lab lab = {
-      options.mode, options.json, code, gpu.multiProcessorCount, device.maxClockMhz, stream, cublas.handle, makeRows()};
+void reportSetup(Report& report, const Device& device, const Context& context) {
+  reportRun(report, device);
   int version = 0;
-  checkCublas(cublasGetVersion(cublas.handle, &version), "cublasGetVersion");
-  if (lab.json) {
-    printRunRecord(kProgram, device);
-  } else {
-    printBanner(device);
-    printf("cuBLAS %d: cublasGemmEx, CUBLAS_COMPUTE_32F, as C^T = B^T A^T\n\n", version);
-  }
-  for (const char* name : {"NVIDIA_TF32_OVERRIDE", "CUBLAS_EMULATE_SINGLE_PRECISION"}) {
-    if (std::getenv(name) == nullptr) continue;
-    fprintf(stderr, "warning: %s is set, so cuBLAS may not compute in FP32\n", name);
-    lab.notFp32 = name;
-  }
-  prepare(lab, gpu.maxThreadsPerMultiProcessor);
+  checkCublas(cublasGetVersion(context.cublas, &version), "cublasGetVersion");
+  report.say("cuBLAS %d: cublasGemmEx, CUBLAS_COMPUTE_32F, as C^T = B^T A^T\n\n", version);
+  const Table<Compiled> table(report, "", compiledColumns());
+  for (const Compiled& one : prepareKernels(context, device.properties.maxThreadsPerMultiProcessor)) table.add(one);
+  report.say("%s\n", leftOut(context).c_str());
+}
 
-  int failed = measureCeiling(lab, kOnCpu ? 1 : lab.sms * (gpu.maxThreadsPerMultiProcessor / kPeakBlock));
-  if (lab.mode == Mode::kProfile) return checkShape(lab, {2048, 2048, 2048}, 0);
+int runDay(Report& report) {
+  const bool timed = report.options().mode == Mode::kTable;
+  const Device device = openDevice(report.options().device, matmulSharedTiled);
+  requireDeviceMemory(size_t(6 * 4) * kLargest * kLargest);
+  const Stream stream;
+  const Owned<cublasHandle_t> cublas = createCublas(stream);
+  Context context = makeContext(device, stream, cublas);
+  reportSetup(report, device, context);
 
-  vector<std::pair<Shape, int>> shapes;  // and how many samples
-  string plan;
-  double left = kBudgetSeconds;
-  for (const int n : kSizes) {
-    double cost = kProductsPerSize * 2e-9 * n * n * n / lab.peak;
-    const int samples = cost <= left ? kSamples : kFewSamples;
-    cost *= samples / double(kSamples);
-    const bool runs = cost <= left && n <= largest;
-    plan += " " + to_string(n) + (!runs ? " left out" : table ? " x " + to_string(samples) : "");
-    if (runs) shapes.push_back({{n, n, n}, samples});
-    if (runs) left -= cost;
+  const Peak peak(kOnCpu ? 1 : context.sms * (device.properties.maxThreadsPerMultiProcessor / kPeakBlock));
+  if (report.options().mode == Mode::kProfile) {
+    runPeak(context, peak);
+    profileShape(context, {2048, 2048, 2048});
+    return kExitOk;
   }
-  if (shapes.size() == std::size(kSizes)) shapes.push_back({kTimedRagged, kSamples});
-  if (!lab.json) printf("Sizes (x samples) estimated for %.0f s:%s\n", kBudgetSeconds, plan.c_str());
+  Checks checks(report);
+  if (checkPeak(context, peak, checks) == 0 && timed) {
+    const Table<Ceiling> table(report, "ceiling", ceilingColumns());
+    table.add(measurePeak(context, peak));
+  }
+
+  const Plan plan = makePlan(context.peak, timed);
+  Errors errors;
   for (const Shape& s : kRagged)  // nothing aligned; then rows with gaps
-    failed += checkShape(lab, s, 3) + checkShape(lab, s, 4);
-  for (const auto& [shape, samples] : shapes) failed += checkShape(lab, shape, 0);
-  if (failed > 0) {
-    fprintf(stderr, "%d checks FAILED, so no products are timed\n", failed);
+    for (const int gap : {3, 4}) checkShape(context, s, gap, checks, errors);
+  for (const auto& [shape, samples] : plan.shapes) checkShape(context, shape, 0, checks, errors);
+  if (checks.failed() > 0) {
+    fprintf(stderr, "%d checks FAILED, so no products are timed\n", checks.failed());
     return kExitFailed;
   }
-  if (!lab.json) printf("Every path matches the CPU reference, at every size and ragged shape.\n");
-  if (!table) return kExitOk;
+  report.say(
+      "\nEvery path matches the CPU reference, at every size and ragged shape.\nSizes%s estimated for %.0f s:%s\n",
+      timed ? " (x samples)" : "", kBudgetSeconds, plan.said.c_str());
+  if (!timed) return kExitOk;
 
-  for (const auto& [shape, samples] : shapes) timeShape(lab, gpu.l2CacheSize, shape, samples);
-  if (!lab.json)
-    printf(
-        "\ncuBLAS: share of its rate, sampled in turn (%d: in graph replay). model: what the last wave and shared "
-        "loads leave\n"
-        "of the FMA ceiling. error: largest of C over its typical value, sqrt(k) / 3. gain: over the best rung "
-        "above.\n",
-        kGraphUpTo);
+  for (const auto& [shape, samples] : plan.shapes) {
+    report.say("\nm = %d, n = %d, k = %d\n", shape.m, shape.n, shape.k);
+    const Table<Product> table(report, "gemm", productColumns());
+    timeShape(context, shape, samples, kOverL2 * device.properties.l2CacheSize, errors, table);
+  }
+  explainTable(report);
   return kExitOk;
 }
 

@@ -10,11 +10,13 @@
       smsp__sass_thread_inst_executed_op_ffma_pred_on.sum ./roofline --profile > counters-inst.csv
     python3 merge_dram.py --json run.jsonl --ncu counters.csv counters-inst.csv --out merged.jsonl
 
-The kernel's name (symbol) is the key. Per kernel: the bytes asked for (the model), the bytes that L1, L2 and DRAM moved
-(counted), FLOP per byte of each, DRAM's rate over the CUDA-event time of the unprofiled run, and asked / DRAM. MB are
-10^6 bytes. L2 bytes are the sectors that the SMs asked for, times 32: lts__t_bytes, shown beside them, counts a sector
-twice that crosses between the partitions of an A100's or H100's L2. L1 bytes are global and local memory, not shared.
-With the instruction counters the FLOP model is held to the count: more than 1 % off is an error.
+The kernel's name (symbol) is the key, and the order is that of the export. Joined are the run's rows and access
+patterns, its ceilings, and of the shapes that compete for a ceiling those that the export has. Per kernel: the bytes
+that the algorithm requests from global memory (the model), the bytes that L1, L2 and DRAM moved (counted), FLOP per
+byte of each, DRAM's rate over the CUDA-event time of the unprofiled run, and requested / DRAM. MB are 10^6 bytes. L2
+bytes are the sectors that the SMs requested, times 32: lts__t_bytes, shown beside them, counts a sector twice that
+crosses between the partitions of an A100's or H100's L2. L1 bytes are global and local memory, not shared. With the
+instruction counters the FLOP model is held to the count: more than 1 % off is an error.
 
 An export may be ncu's long form or the wide one of `--page raw`, in any units, with other output around the table and
 with the columns of rules behind it. Digits may be grouped as any locale says: the numbers of a file decide together
@@ -24,8 +26,8 @@ Kernels that the run does not know are named and left out. Of several launches o
 counts, the median by DRAM bytes: nothing is summed or averaged. What two files both hold is taken from the first, and
 said.
 
-Needs Python 3.9 and nothing else, and no GPU. Exit code: 0 joined; 1 something is wrong, on stderr as
-path[:line]: problem: way out, and nothing is written; 2 bad usage.
+Needs Python 3.9, the folder scripts beside that of the day, and no GPU. Exit code: 0 joined; 1 something is wrong, on
+stderr as path[:line]: problem: way out, and nothing is written; 2 bad usage.
 """
 
 from __future__ import annotations
@@ -49,15 +51,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-EXIT_WRONG = 1
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
+import row_schema  # noqa: E402 (lies in the folder named just above)
 
-# The kernels of the page in the order of `roofline --profile`: the contract between program and export. The access
-# patterns after them are joined too, if the run has them.
-COPY, ADD, FMA = "copyCoalesced", "vectorAdd", "fmaPeak"
-SYMBOLS = (
-    *(COPY, ADD, "vectorAddPermuted", "transposeNaive", "transposeTiled", "matmulNaive", "matmulTiled"),
-    *("reduceSequentialAddressing", "heatStepGlobal", "heatStepTiled", "polynomialHorner", FMA),
-)
+EXIT_WRONG = 1
 
 SECTOR = 32  # bytes
 FLOAT = 4  # bytes; every kernel of day 49 is FP32
@@ -141,13 +138,19 @@ def read_text(path: Path) -> str:
 
 @dataclass(frozen=True)
 class Row:
-    """A kernel of the run: its record, FLOP and compulsory bytes of one launch, and bytes of its output if known."""
+    """A kernel of the run: its record, FLOP and requested bytes of one launch, and bytes of its output if known."""
 
     record: dict[str, Any]
     label: str
     flop: int
-    asked: int
+    requested: int
     output: int | None
+    copies: bool = False  # it requests each byte once, and by whole sectors
+
+    @property
+    def optional(self) -> bool:
+        """Whether the export may lack it: of the shapes that compete for a ceiling, one is enough."""
+        return self.record.get("record") == "shape"
 
     @property
     def symbol(self) -> str:
@@ -217,6 +220,8 @@ def read_run(path: Path) -> Run:
         except (ValueError, RecursionError) as error:
             raise Stop(f"{where}: not a JSON line, or cut off ({error}): {RUN_AGAIN}") from None
         records.append((where, record))
+    version = records[0][1].get("schema")
+    records = [(where, row_schema.up_to_date(record, version)) for where, record in records]
     first = records[0][1]
     header = first if "record" in first else None
     if header:
@@ -240,10 +245,21 @@ def read_run(path: Path) -> Run:
             key = take(record, where, "symbol", str), take(record, where, "variant", str)
             checked[key] = take(record, where, "checked", int)
 
-    # The copy kernel is the ceiling in the plain form, and one of the shapes that compete for it in the program's.
+    # A ceiling for which shapes compete is one of them. A shape without a check is no kernel of this program, and one
+    # that shares its symbol cannot be told from others in the export.
+    shapes = kinds.get("shape", [])
+    shaped = [take(record, where, "symbol", str) for where, record in shapes]
     joined = kinds.get("row", []) + kinds.get("pattern", [])
-    joined += [item for item in kinds.get("shape", []) if item[1].get("symbol") == COPY]
-    joined += [item for item in ceilings.values() if item[1].get("symbol") == FMA or not header]
+    joined += [item for item in ceilings.values() if take(item[1], item[0], "symbol", str) not in shaped]
+    joined += [
+        (where, record)
+        for (where, record), symbol in zip(shapes, shaped)
+        if shaped.count(symbol) == 1 and (symbol, take(record, where, "variant", str)) in checked
+    ]
+    timed = {take(record, where, "symbol", str) for where, record in joined + shapes}
+    lost = sorted({symbol for symbol, _ in checked} - timed)
+    if lost:
+        raise Stop(f"{path}: kernel missing in the run: {', '.join(lost)}, checked and not timed: {RUN_AGAIN}")
     rows: dict[str, Row] = {}
     for where, record in joined:
         symbol, variant = take(record, where, "symbol", str), take(record, where, "variant", str)
@@ -254,17 +270,17 @@ def read_run(path: Path) -> Run:
         output = checked[symbol, variant] * FLOAT if header else None
         take(record, where, "ms")
         if header or "flop" in record:
-            flop, asked = take(record, where, "flop", int), take(record, where, "bytes", int)
+            flop = take(record, where, "flop", int)
+            requested = take(record, where, "requested_bytes" if header else "bytes", int)
         else:
             amount = round(take(record, where, "value") * record["ms"] * 1e6)
-            flop, asked = (amount, 0) if symbol == FMA else (0, amount)
-        label = f"copy, {variant}" if record.get("record") == "shape" else variant
-        rows[symbol] = Row(record, label, flop, asked, output)
-    lost = [symbol for symbol in SYMBOLS if symbol not in rows]
-    if lost:
-        raise Stop(f"{path}: kernel missing in the run: {', '.join(lost)}: {RUN_AGAIN}")
-    order = {symbol: place for place, symbol in enumerate(SYMBOLS)}
-    return Run(header, copy_gbps, sorted(rows.values(), key=lambda row: order.get(row.symbol, len(order))))
+            flop, requested = (amount, 0) if record.get("metric") == "gflops" else (0, amount)
+        shape = record.get("record") == "shape"
+        copies = shape or (not header and record.get("metric") == "gbps")
+        rows[symbol] = Row(record, f"copy, {variant}" if shape else variant, flop, requested, output, copies)
+    if not kinds.get("row"):
+        raise Stop(f"{path}: no row of a kernel: cut off: {RUN_AGAIN}")
+    return Run(header, copy_gbps, list(rows.values()))
 
 
 def _plain_kind(record: dict[str, Any]) -> str:
@@ -278,8 +294,9 @@ def _refuse_other_runs(records: list[tuple[str, dict[str, Any]]]) -> None:
         raise Stop(f"{where}: a '{header.get('record')}' record where the run record should be: {RUN_AGAIN}")
     if header.get("day") != 49:
         raise Stop(f"{where}: a run of day {header.get('day')}: give one of day 49: ./roofline --json > RUN.jsonl")
-    if header.get("schema") != 1:
-        raise Stop(f"{where}: schema {header.get('schema')}, this script knows 1: take the script of the same revision")
+    if not row_schema.is_readable(header.get("schema")):
+        known = row_schema.known_versions()
+        raise Stop(f"{where}: schema {header.get('schema')}, this script knows {known}: take the one of its revision")
     if header.get("backend") == "cpu":
         raise Stop(f"{where}: a run of the CPU build: no counters of a GPU belong to it: run the GPU build")
     take(header, where, "l2_bytes", int)
@@ -568,7 +585,7 @@ class Joined:
 
     @property
     def l2(self) -> int:
-        """Bytes that the SMs asked L2 for."""
+        """Bytes that the SMs requested from L2."""
         return round(self.counted[L2] * SECTOR)
 
     @property
@@ -582,9 +599,9 @@ class Joined:
         return self.dram / self.row.ms * 1e-6
 
     @property
-    def asked_per_dram(self) -> float | None:
-        """Compulsory over moved bytes; None if DRAM moved none."""
-        return self.row.asked / self.dram if self.dram else None
+    def requested_per_dram(self) -> float | None:
+        """Requested over moved bytes; None if DRAM moved none."""
+        return self.row.requested / self.dram if self.dram else None
 
     @property
     def flop_counted(self) -> int | None:
@@ -617,15 +634,15 @@ class Joined:
             else:
                 reasons.append(f"{more}: no cache does that: count both again in one pass")
         if self.dram > self.l2:
-            more = f"DRAM moved {_times(self.dram, self.l2)} what the SMs asked of L2"
+            more = f"DRAM moved {_times(self.dram, self.l2)} what the SMs requested from L2"
             if self.dram <= self.l2 * (1 + PASS_TOLERANCE):
                 reasons.append(f"{more}: passes disagree by a few per cent, or units were rounded")
             elif self.dram <= self.l2 + SMALL:
                 reasons.append(f"{more}, less than 1 MB more: code, constants and page tables, into emptied caches")
-            elif self.row.asked and self.l2 >= 2 * self.row.asked:
+            elif self.row.requested and self.l2 >= 2 * self.row.requested:
                 reasons.append(
-                    f"{more}: they ask for single 32-byte sectors ({_times(self.l2, self.row.asked)} the bytes they "
-                    "need), DRAM delivers 64 bytes, and a partly written sector is read before it is written back"
+                    f"{more}: they request single 32-byte sectors ({_times(self.l2, self.row.requested)} the bytes "
+                    "they need), DRAM delivers 64 bytes, and a partly written sector is read before it is written back"
                 )
             else:
                 reasons.append(f"{more}: data fetched again, or others' lines written back while it ran")
@@ -641,17 +658,23 @@ def join(run: Run, passes: list[Table], paths: str) -> tuple[list[Joined], list[
 
     `passes` are the tables of all exports; `paths` names the exports in messages.
     """
-    wanted = [row.symbol for row in run.rows]
     found: dict[str, int] = {}
     for table in passes:
         for symbol, launches in table.items():
             found[symbol] = found.get(symbol, 0) + len(launches)
-    lost = [symbol for symbol in wanted if symbol not in found]
-    if len(lost) == len(wanted):
+    rows = [row for row in run.rows if row.symbol in found]
+    if not rows:
         names = ", ".join(list(found)[:5])
         raise Stop(f"{paths}: an export of another program: it has {names}, no kernel of day 49: {PROFILE_AGAIN}")
+    lost = [row.symbol for row in run.rows if row not in rows and not row.optional]
+    shapes = [row.symbol for row in run.rows if row.optional]
+    if shapes and not found.keys() & set(shapes):
+        lost.append(" or ".join(shapes))
     if lost:
         raise Stop(f"{paths}: kernel missing in the export: {', '.join(lost)}: let ncu see all of roofline --profile")
+    order = list(found)
+    rows.sort(key=lambda row: order.index(row.symbol))
+    wanted = [row.symbol for row in rows]
     notes = []
     others = [f"{symbol} ({count})" for symbol, count in found.items() if symbol not in wanted]
     if others:
@@ -660,7 +683,7 @@ def join(run: Run, passes: list[Table], paths: str) -> tuple[list[Joined], list[
 
     l2_size = run.record["l2_bytes"] if run.record else None
     kernels, lacking, doubled = [], {}, {}
-    for row in run.rows:
+    for row in rows:
         counted: dict[str, float] = {}
         origin: dict[str, Path] = {}
         most = 1
@@ -763,11 +786,11 @@ def _refuse_other_size(kernel: Joined) -> None:
             f"{row.symbol}: {counted} FLOP counted (FADD + FMUL + 2 FFMA), {row.flop} modelled, {off}: run and export "
             "are of different sizes or builds, or the model is wrong: profile the build that wrote the run"
         )
-    # Its every byte is asked for once and by whole sectors, so L1 must see what the model says.
-    if row.symbol == ADD and abs(kernel.l1 - row.asked) > PASS_TOLERANCE * row.asked:
+    # Each byte is requested once and by whole sectors, so L1 must see what the model says.
+    if row.copies and abs(kernel.l1 - row.requested) > PASS_TOLERANCE * row.requested:
         raise Stop(
-            f"{row.symbol}: L1 saw {kernel.l1 / 1e6:.1f} MB where the run asks for {row.asked / 1e6:.1f} MB, each byte "
-            "once: run and export are of different sizes: profile the build that wrote the run"
+            f"{row.symbol}: L1 saw {kernel.l1 / 1e6:.1f} MB where the run requests {row.requested / 1e6:.1f} MB, each "
+            "byte once: run and export are of different sizes: profile the build that wrote the run"
         )
 
 
@@ -781,7 +804,7 @@ def to_record(kernel: Joined, copy_gbps: float) -> dict[str, Any]:
     record: dict[str, Any] = {"record": "merged", **{key: row.record[key] for key in kept if key in row.record}}
     fields = {
         "flop": row.flop,
-        "bytes": row.asked,
+        "requested_bytes": row.requested,
         "metric": "dram_gbps",
         "value": kernel.dram_gbps,
         "unit": "GB/s",
@@ -797,7 +820,7 @@ def to_record(kernel: Joined, copy_gbps: float) -> dict[str, Any]:
         "intensity_l1": kernel.intensity(kernel.l1),
         "intensity_l2": kernel.intensity(kernel.l2),
         "intensity_dram": kernel.intensity(kernel.dram),
-        "asked_per_dram": kernel.asked_per_dram,
+        "requested_per_dram": kernel.requested_per_dram,
         "flop_counted": kernel.flop_counted,
         "profiled_ms": counted.get(TIME),
         "launches": kernel.launches,
@@ -831,18 +854,18 @@ def to_text(run: Run, kernels: list[Joined], notes: list[str]) -> str:
         out.append(f"{record['device']}, {cache}, copy ceiling {run.copy_gbps:.1f} GB/s")
     else:
         out.append(f"Copy ceiling {run.copy_gbps:.1f} GB/s. The run does not say which card, its L2, or its checks.")
-    out += ["", "Bytes of one launch, in MB: asked for by the algorithm, and counted by the hardware"]
+    out += ["", "Bytes of one launch, in MB: requested by the algorithm, and counted by the hardware"]
     above = [kernel for kernel in kernels if kernel.dram_gbps > ABOVE * run.copy_gbps]
     width = max(len("kernel"), *(len(kernel.row.label) for kernel in kernels))
-    heads = ("asked MB", "DRAM MB", "L2 MB", "lts__t MB", "L1 MB")
-    out.append(f"{'kernel':{width}} {' '.join(f'{head:>9}' for head in heads)} asked/DRAM")
+    heads = ("request MB", "DRAM MB", "L2 MB", "lts__t MB", "L1 MB")
+    out.append(f"{'kernel':{width}} {' '.join(f'{head:>10}' for head in heads)} request/DRAM")
     for kernel in kernels:
-        sizes = [kernel.row.asked, kernel.dram, kernel.l2, kernel.counted.get(L2_ALL), kernel.l1]
+        sizes = [kernel.row.requested, kernel.dram, kernel.l2, kernel.counted.get(L2_ALL), kernel.l1]
         cells = ["-" if size is None else f"{size / 1e6:.{1 if size >= 1e5 or not size else 3}f}" for size in sizes]
-        ratio = "-" if kernel.asked_per_dram is None else f"{kernel.asked_per_dram:.3f}"
+        ratio = "-" if kernel.requested_per_dram is None else f"{kernel.requested_per_dram:.3f}"
         marks = {"w": kernel.writes_may_stay, "c": kernel.fits_l2, "!": kernel.disorder(), "^": kernel in above}
         shown = " ".join(mark for mark, is_so in marks.items() if is_so)
-        line = f"{kernel.row.label:{width}} {' '.join(f'{cell:>9}' for cell in cells)} {ratio:>10}  {shown}"
+        line = f"{kernel.row.label:{width}} {' '.join(f'{cell:>10}' for cell in cells)} {ratio:>12}  {shown}"
         out.append(line.rstrip())
 
     out += ["", "FLOP per byte of each level, and DRAM's rate over the time of the unprofiled run"]
@@ -873,7 +896,7 @@ def to_text(run: Run, kernels: list[Joined], notes: list[str]) -> str:
             f"^  DRAM GB/s above the copy ceiling: {', '.join(kernel.row.symbol for kernel in above)}: the ceiling is "
             "too low, or the timed launches found data in L2 that the profiled one fetched."
         )
-    remarks.append("L2 MB is what the SMs asked for; lts__t MB also counts traffic between the L2's partitions.")
+    remarks.append("L2 MB is what the SMs requested; lts__t MB also counts traffic between the L2's partitions.")
     remarks.append(_flop_sentence(kernels))
     out.append("")
     for remark in remarks + notes:

@@ -2,26 +2,27 @@
 //
 // Day 49: the roofline with measured bytes.
 //
-// Where do ten kernels stand under the two ceilings of this GPU, and which count of bytes puts them there? The bytes
-// that a kernel requests from global memory, divided by its time, are a rate that DRAM never moved wherever a cache
-// served a re-read: some rows read far above 100 % of the copy ceiling. That flaw is the lesson. The program shows it,
-// and reads no counter; those of the profiler, which repair it, are in README.md.
-// The lesson's author calls these bytes compulsory, as the table does; elsewhere that word means each byte once.
+// Where do kernels of earlier days stand under the two ceilings of this GPU, and which count of bytes puts them there?
+// The bytes that a kernel requests from global memory, divided by its time, count each re-read that a cache served as
+// if DRAM had served it: some rows read far above 100 % of the copy ceiling. That flaw is the lesson. The program shows
+// it and reads no counter; README.md has the profiler's counters, which repair it.
 //
 //   build: nvcc -std=c++17 -O3 -arch=sm_75 -lineinfo -o roofline roofline.cu
 //   run:   ./roofline            (--help lists the rest)
 //
 // The kernels in the order of this file, and what each shows:
-//   copyCoalesced, copyVector    the copy ceiling: how many bytes must be in flight
+//   copyCoalesced                the textbook copy: too few bytes in flight
+//   copyFloat2, copyFloat4, copyFloat4x2, copyFloatx4, copyFloat4Resident, copyFloat4x4Resident
+//                                copies with more of them: the fastest is the copy ceiling
 //   vectorAdd                    three streams, each byte used once: the sloped roof as it should be
 //   vectorAddPermuted            one float used of each 32-byte sector
 //   transposeNaive               reads along rows, writes down columns
-//   transposeTiled               both along rows, turned in shared memory without a bank conflict
+//   transposeTiled               both along rows, transposed in shared memory without a bank conflict
 //   matmulNaive                  requests 341 times what there is to move: above 100 %
 //   matmulTiled                  a sixteenth of those requests
 //   reduceSequentialAddressing   a tree of sums in shared memory: barriers bind, not bytes
 //   heatStepGlobal               five loads a cell, of which caches serve four: above 100 %
-//   heatStepTiled                fewer bytes requested, and yet slower than the caches
+//   heatStepTiled                fewer bytes requested, and yet slower than heatStepGlobal
 //   polynomialHorner             513 FLOP for 8 bytes: the one kernel right of the ridge
 //   fmaPeak                      the FMA ceiling, with the SM clock that it ran at
 //   globalStride0, 1, 8, globalRandom    what one load of a warp costs in L1, by pattern
@@ -91,8 +92,7 @@ constexpr int kBlock = 256;  // 4 blocks fill an SM of a T4 (1024 threads), 8 on
 
 // One thread copies one float. A warp reads 128 adjacent bytes and writes 128: four full sectors each way, nothing
 // wasted. Yet every thread has only 4 bytes in flight, and on a card whose memory is fast for its number of threads
-// that is too little to cover the latency: 63 % of the best copy on an H200 (profile/h200/day49.txt, as all figures
-// below).
+// that is too little to cover the latency: 63 % of the best copy on an H200 (this and all below: profile/h200).
 __global__ void copyCoalesced(const float* in, float* out, int n) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < n) out[i] = in[i];
@@ -105,7 +105,7 @@ __global__ void copyCoalesced(const float* in, float* out, int n) {
 // coalesced. One float4 a thread is the fastest on an H200, and the ceiling; four floats a thread reach 99 % of it:
 // what counts is the 16 bytes that a thread has in flight.
 template <class Vector, int kLoads>
-__global__ void copyVector(const Vector* in, Vector* out, int count) {
+__device__ inline void copyVector(const Vector* in, Vector* out, int count) {
   const int tile = kLoads * blockDim.x;
   for (int first = blockIdx.x * tile; first < count; first += gridDim.x * tile) {
     Vector held[kLoads];
@@ -123,8 +123,18 @@ __global__ void copyVector(const Vector* in, Vector* out, int count) {
 }
 // end snippet: copy
 
-// What the copies and transposes move: distinct for 16,777,213 elements (the largest prime below
-// 2^24, where float stops holding every integer), so no shift of a row or a tile maps it to itself.
+// Each shape is a kernel with a name of its own, by which a profiler and the table tell it: float4 x 2 is two float4 a
+// thread. The resident ones are launched with no more blocks than run at once.
+__global__ void copyFloat2(const float2* in, float2* out, int n) { copyVector<float2, 1>(in, out, n); }
+__global__ void copyFloat4(const float4* in, float4* out, int n) { copyVector<float4, 1>(in, out, n); }
+__global__ void copyFloat4x2(const float4* in, float4* out, int n) { copyVector<float4, 2>(in, out, n); }
+__global__ void copyFloat4x4(const float4* in, float4* out, int n) { copyVector<float4, 4>(in, out, n); }
+__global__ void copyFloatx4(const float* in, float* out, int n) { copyVector<float, 4>(in, out, n); }
+__global__ void copyFloat4Resident(const float4* in, float4* out, int n) { copyVector<float4, 1>(in, out, n); }
+__global__ void copyFloat4x4Resident(const float4* in, float4* out, int n) { copyVector<float4, 4>(in, out, n); }
+
+// What the copies and transposes move: distinct for 16,777,213 elements (the largest prime below 2^24, where float
+// stops holding every integer), so no shift of a row or a tile maps it to itself.
 float inputIndex(unsigned i) { return float(i % 16777213); }
 
 // ---- Streams: every byte used once, or an eighth of every sector
@@ -148,8 +158,8 @@ __global__ void vectorAddPermuted(const float* a, const float* b, float* out, in
   if (i < n) out[i] = a[i] + b[i];
 }
 
-// Small integers keep every sum exact in float. Their periods divide neither the row lengths nor
-// the tiles, so an element fetched from the wrong row or column has another value.
+// Small integers keep every sum exact in float. Their periods divide neither the row lengths nor the tiles, so an
+// element fetched from the wrong row or column has another value.
 float inputA(unsigned i) { return float(i % 7 + 1); }  // 1 ... 7
 float inputB(unsigned i) { return float(int(i % 5) - 2); }  // -2 ... 2
 
@@ -157,7 +167,6 @@ float inputB(unsigned i) { return float(int(i % 5) - 2); }  // -2 ... 2
 
 constexpr int kTransposeTile = 32;  // one warp reads one row of the tile
 constexpr int kTransposePitch = kTransposeTile + 1;  // padded: a column then falls in 32 banks
-
 static_assert(kTransposeTile * kTransposeTile <= 1024, "a transpose block has a thread per element");
 
 // Day 12. Reads along a row, writes down a column: each lane's store opens a sector of its own, so that one float moves
@@ -168,9 +177,9 @@ __global__ void transposeNaive(const float* in, float* out, int side) {
   if (row < side && column < side) out[size_t(column) * side + row] = in[size_t(row) * side + column];
 }
 
-// Day 13. The tile turns in shared memory, so reads and writes both run along rows. A warp reads a column of the tile:
-// with a pitch of 32 all lanes would meet in one bank, with 33 none do. It moves what a copy moves, and should reach
-// its rate. Measured: 43 % of it, 3.3 times the naive one.
+// Day 13. The tile is transposed in shared memory, so reads and writes both run along rows. A warp reads a column of
+// the tile: with a pitch of 32 all lanes would meet in one bank, with 33 none do. It moves what a copy moves, and
+// should reach its rate. Measured: 43 % of it, 3.3 times the naive one.
 __global__ void transposeTiled(const float* in, float* out, int side) {
   __shared__ float tile[kTransposeTile][kTransposePitch];
   int column = blockIdx.x * kTransposeTile + threadIdx.x;
@@ -184,11 +193,10 @@ __global__ void transposeTiled(const float* in, float* out, int side) {
 
 // ---- Matrix products
 
-// The matmul and the stencil stay small on purpose: their inputs fit in the L2 of every card from
-// a T4 on, so their re-reads are served by a cache, and the count of requested bytes does not know it.
+// The matmul and the stencil stay small on purpose: their inputs fit in the L2 of every card from a T4 on, so a cache
+// serves their re-reads, and the count of requested bytes does not know it.
 constexpr int kMatmul = 512;
 constexpr int kMatmulTile = 16;
-
 static_assert(kMatmul % kMatmulTile == 0, "the matmul's byte model counts whole tiles");
 
 // Day 16. One thread, one element of C = A B, both operands from global memory at every step: a warp reads 32 adjacent
@@ -204,9 +212,9 @@ __global__ void matmulNaive(const float* a, const float* b, float* c, int d) {
   c[row * d + column] = sum;
 }
 
-// Day 16. Each element of a 16 x 16 tile is loaded once and read 16 times from shared memory, so global memory is asked
-// for a sixteenth. Cells outside the matrix are zero. By its requested bytes it should be 16 times as fast; those bytes
-// did not bind, so it is 1.5 times as fast.
+// Day 16. Each element of a 16 x 16 tile is loaded once and read 16 times from shared memory, so a sixteenth is
+// requested from global memory. Cells outside the matrix are zero. By its requested bytes it should be 16 times as
+// fast; those bytes did not bind, so it is 1.5 times as fast.
 __global__ void matmulTiled(const float* a, const float* b, float* c, int d) {
   __shared__ float tileA[kMatmulTile][kMatmulTile];
   __shared__ float tileB[kMatmulTile][kMatmulTile];
@@ -227,12 +235,10 @@ __global__ void matmulTiled(const float* a, const float* b, float* c, int d) {
 
 vector<double> matmulReference(int d) {
   vector<double> c(size_t(d) * d, 0.0);
-  for (int row = 0; row < d; ++row) {
-    for (int k = 0; k < d; ++k) {
-      const double a = inputA(row * d + k);
-      for (int column = 0; column < d; ++column) c[row * d + column] += a * inputB(k * d + column);
-    }
-  }
+  for (int row = 0; row < d; ++row)
+    for (int k = 0; k < d; ++k)
+      for (int column = 0; column < d; ++column)
+        c[row * d + column] += double(inputA(row * d + k)) * inputB(k * d + column);
   return c;
 }
 
@@ -255,6 +261,12 @@ __global__ void reduceSequentialAddressing(const float* in, float* partial, int 
   if (threadIdx.x == 0) partial[blockIdx.x] = sum[0];
 }
 
+double reductionReference(unsigned block, unsigned n) {
+  double sum = 0;
+  for (unsigned i = block * kBlock; i < std::min(n, (block + 1) * kBlock); ++i) sum += inputA(i);
+  return sum;
+}
+
 // ---- Stencils
 
 constexpr int kStencil = 2048;
@@ -263,11 +275,8 @@ constexpr int kStencilY = 8;
 constexpr int kApronX = kStencilX + 2;
 constexpr int kApronY = kStencilY + 2;
 constexpr float kDiffusion = 0.2f;  // an explicit step in 2D is stable up to 1/4 (CFL)
-
 static_assert(kStencil % kStencilX == 0 && kStencil % kStencilY == 0, "the stencil's byte model counts whole tiles");
-
 static_assert(kStencilX * kStencilY == kBlock, "a stencil block has a thread per cell");
-
 static_assert(kDiffusion <= 0.25f, "the heat step is unstable above 1/4");
 
 // One explicit step of the heat equation, 7 FLOP a cell; the outermost ring is the boundary condition and is copied.
@@ -279,8 +288,7 @@ __device__ inline bool onRing(int row, int column, int g) {
   return row == 0 || row == g - 1 || column == 0 || column == g - 1;
 }
 
-// Day 34. One thread a cell, five loads: four of them somebody else's too. Measured by requested bytes: 191 % of the
-// copy ceiling.
+// Day 34. One thread a cell, five loads, four of which neighbours load too. Requested bytes: 191 % of the copy ceiling.
 __global__ void heatStepGlobal(const float* in, float* out, int g) {
   const int column = blockIdx.x * kStencilX + threadIdx.x;
   const int row = blockIdx.y * kStencilY + threadIdx.y;
@@ -313,11 +321,9 @@ __global__ void heatStepTiled(const float* in, float* out, int g) {
 }
 
 double heatReference(int row, int column, int g) {
-  const auto at = [g](int y, int x) { return double(inputA(y * g + x)); };
-  const double centre = at(row, column);
-  if (row == 0 || row == g - 1 || column == 0 || column == g - 1) return centre;
-  return centre +
-      0.2 * (at(row - 1, column) + at(row + 1, column) + at(row, column - 1) + at(row, column + 1) - 4 * centre);
+  const auto at = [=](int down, int right) { return double(inputA((row + down) * g + column + right)); };
+  if (row == 0 || row == g - 1 || column == 0 || column == g - 1) return at(0, 0);
+  return at(0, 0) + 0.2 * (at(-1, 0) + at(1, 0) + at(0, -1) + at(0, 1) - 4 * at(0, 0));
 }
 
 // ---- Arithmetic
@@ -326,8 +332,7 @@ constexpr int kDegree = 256;  // 513 FLOP for 8 bytes: the one kernel right of e
 constexpr float kPolynomialScale = 0.0625f;
 
 // Day 49. 1 + x + x^2 + ... + x^256 by Horner's rule: one multiplication to scale x, then 256 dependent FMAs. Occupancy
-// hides the chain's latency; the two streams are far from binding, so the FMA ceiling is its roof. Measured: 85 % of
-// it.
+// hides the chain's latency; the two streams are far from binding, so its roof is the FMA ceiling. Measured: 85 %.
 __global__ void polynomialHorner(const float* in, float* out, int n) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= n) return;
@@ -338,46 +343,44 @@ __global__ void polynomialHorner(const float* in, float* out, int n) {
   out[i] = y;
 }
 
-// Scaled by kPolynomialScale these run from -1 to 1. At both ends every one of the 256 terms
-// counts, so a chain that is one step short is seen; below 1/2 the sum has converged long before.
-float inputX(unsigned i) { return float(int(i % 33) - 16); }
+// Scaled by kPolynomialScale these run from -1 to 1. At both ends every one of the 256 terms counts, so a chain that is
+// one step short is seen; below 1/2 the sum has converged long before.
+constexpr int kInputXPeriod = 33;
+float inputX(unsigned i) { return float(int(i % kInputXPeriod) - 16); }
 
 double polynomialReference(double x) {
   double sum = 0;
-  double power = 1;
-  for (int k = 0; k <= kDegree; ++k, power *= x) sum += power;
+  for (int k = 0; k <= kDegree; ++k) sum += std::pow(x, k);
   return sum;
 }
 
 // ---- The FMA ceiling (day 30)
 
-// The FMA ceiling. One FMA takes 4 cycles on every architecture from Volta on, so 8 independent
-// chains a thread cover it twice over even for one warp per scheduler. 128 steps unrolled make 1024
-// FMAs per trip of the loop, so that its counter and branch do not count: on an H200 that reaches
-// 98.4 to 98.8 % of all lanes at the measured clock, and 4 steps 91 %.
+// One FMA takes 4 cycles on every architecture from Volta on, so 8 independent chains a thread cover it twice over,
+// even for one warp per scheduler. 128 steps unrolled make 1024 FMAs in each iteration of the loop, so that its counter
+// and branch do not count: on an H200 that reaches 98.4 to 98.8 % of all lanes at the measured clock, and 4 steps 91 %.
 constexpr int kChains = 8;
-constexpr int kUnroll = 128;
+constexpr int kFmaUnroll = 128;
 constexpr int kFmaSteps = 32768;  // milliseconds of work, so the launch itself does not count
-// x <- x * kFmaA + kFmaB: kFmaA just below 1 keeps all mantissa bits busy (adding zeros draws less
-// power and can clock higher) and still lets the result grow with every step, so that half the
-// steps give about half the value.
+constexpr int kFmaStarts = 7;  // as many threads start with values of their own, then they repeat
+// x <- x * kFmaA + kFmaB: kFmaA just below 1 keeps all mantissa bits busy (adding zeros draws less power and can clock
+// higher) and still lets the result grow with every step, so that half the steps give about half the value.
 constexpr float kFmaA = 1.0f - 1.0f / (1 << 20);
 constexpr float kFmaB = 1.0f / (1 << 10);
+static_assert(kFmaSteps % kFmaUnroll == 0, "whole iterations of the unrolled loop");
 
-static_assert(kFmaSteps % kUnroll == 0, "whole trips of the unrolled loop");
-
-// Registers only: kChains independent chains a thread, one store at the end so that the work is
-// not dead. One wave of blocks fills every SM. Block 0 also reads the SM clock around its work.
+// Registers only: kChains independent chains a thread, and one store at the end, or the compiler would drop the work.
+// One wave of blocks fills every SM. Block 0 also reads the SM clock around its work.
 __global__ void fmaPeak(float* out, ClockSpan* span, float a, float b, int steps) {
   const int thread = blockIdx.x * blockDim.x + threadIdx.x;
   float chain[kChains];
 #pragma unroll
-  for (int c = 0; c < kChains; ++c) chain[c] = float(thread % 7 + c);
+  for (int c = 0; c < kChains; ++c) chain[c] = float(thread % kFmaStarts + c);
   ClockSpan begin = {0, 0};
   if (thread == 0) begin = readClock();  // by one thread: the timer is slow to read
-  for (int step = 0; step < steps; step += kUnroll) {
+  for (int step = 0; step < steps; step += kFmaUnroll) {
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
+    for (int u = 0; u < kFmaUnroll; ++u) {
 #pragma unroll
       for (int c = 0; c < kChains; ++c) chain[c] = fmaf(chain[c], a, b);
     }
@@ -395,55 +398,54 @@ __global__ void fmaPeak(float* out, ClockSpan* span, float a, float b, int steps
 double fmaReference(int thread) {
   double sum = 0;
   for (int c = 0; c < kChains; ++c) {
-    double chain = thread % 7 + c;
+    double chain = thread % kFmaStarts + c;
     for (int step = 0; step < kFmaSteps; ++step) chain = chain * kFmaA + kFmaB;
     sum += chain;
   }
   return sum;
 }
 
-// ---- Ten access patterns
+// ---- Access patterns
 
-// The access patterns. Their words stay in the L1 of every card, so that nothing but the pattern
-// decides; a turn is kHops loads in a row, so that the loop does not count.
+// Their words stay in the L1 of every card, so that nothing but the pattern decides. An iteration is kPatternUnroll
+// loads in a row, so that the loop does not count.
 constexpr int kWarp = 32;
 constexpr int kPatternBits = 13;
 constexpr int kPatternWords = 1 << kPatternBits;
 constexpr int kSharedWords = 2048;
-constexpr int kTurns = kForSanitizer ? 8 : 64;
-constexpr int kHops = 16;
-constexpr int kGlobalHop = 256;  // words from one load of a thread to its next: another line
-constexpr int kSharedHop = 64;
+constexpr int kIterations = kForSanitizer ? 8 : 64;
+constexpr int kPatternUnroll = 16;
+constexpr int kGlobalStep = 256;  // words from one load of a thread to its next: another line
+constexpr int kSharedStep = 64;
 constexpr int kSector = 32;  // bytes of a transaction of L1
 constexpr int kWavefront = 128;  // and of shared memory
 
 // snippet: walk
-// The 32 lanes of a warp load one float each, by one instruction. L1 moves sectors of 32 bytes, so
-// that becomes 1 transaction if all lanes want the same word, 4 if they want adjacent words, and 32
-// if each wants its own. Every turn starts elsewhere, or the compiler would load once.
+// The 32 lanes of a warp load one float each, by one instruction. L1 moves sectors of 32 bytes, so that becomes 1
+// transaction if all lanes want the same word, 4 if they want adjacent words, and 32 if each wants a word of another
+// sector. Every iteration starts elsewhere, or the compiler would load once.
 template <int kLaneStride>
 __device__ inline void sumGlobal(const float* words, float* out) {
   float sum = 0;
 #pragma unroll 1
-  for (int turn = 0; turn < kTurns; ++turn) {
-    const int first = threadIdx.x % kWarp * kLaneStride + (turn + threadIdx.x / kWarp) * kWarp;
+  for (int iteration = 0; iteration < kIterations; ++iteration) {
+    const int first = threadIdx.x % kWarp * kLaneStride + (iteration + threadIdx.x / kWarp) * kWarp;
 #pragma unroll
-    for (int hop = 0; hop < kHops; ++hop) sum += words[first + hop * kGlobalHop];
+    for (int load = 0; load < kPatternUnroll; ++load) sum += words[first + load * kGlobalStep];
   }
   out[blockIdx.x * kBlock + threadIdx.x] = sum;
 }
 // end snippet: walk
 
-// Word numbers that look random: two rounds of xor-shift and multiply, the multipliers those of
-// C. Wellons' lowbias32, and the upper 13 of the 32 bits.
+// Word numbers that look random: the upper 13 bits of C. Wellons' lowbias32, two rounds of xor-shift and multiply.
 __host__ __device__ inline unsigned scatter(unsigned i) {
   i = (i ^ i >> 16) * 0x7feb352du;
   i = (i ^ i >> 15) * 0x846ca68bu;
   return i >> (32 - kPatternBits);
 }
 
-// Shared memory has 32 banks of one word, and word w lies in bank w % 32: lanes kLaneStride
-// words apart meet in groups of kLaneStride (a power of two), and a bank serves one word at a time.
+// Shared memory has 32 banks, and word w lies in bank w % 32. A bank serves one word at a time, so lanes whose words
+// are kLaneStride apart (a power of two) wait for each other: kLaneStride of them share a bank.
 template <int kLaneStride>
 __device__ inline void sumShared(const float* in, float* out) {
   __shared__ float words[kSharedWords];
@@ -451,10 +453,10 @@ __device__ inline void sumShared(const float* in, float* out) {
   __syncthreads();
   float sum = 0;
 #pragma unroll 1
-  for (int turn = 0; turn < kTurns; ++turn) {
-    const int first = threadIdx.x % kWarp * kLaneStride + turn % kWarp;
+  for (int iteration = 0; iteration < kIterations; ++iteration) {
+    const int first = threadIdx.x % kWarp * kLaneStride + iteration % kWarp;
 #pragma unroll
-    for (int hop = 0; hop < kHops; ++hop) sum += words[first + hop * kSharedHop];
+    for (int load = 0; load < kPatternUnroll; ++load) sum += words[first + load * kSharedStep];
   }
   out[blockIdx.x * kBlock + threadIdx.x] = sum;
 }
@@ -467,7 +469,7 @@ __global__ void globalStride1(const float* in, float* out) { sumGlobal<1>(in, ou
 __global__ void globalStride8(const float* in, float* out) { sumGlobal<8>(in, out); }
 __global__ void globalRandom(const float* in, float* out) {
   float sum = 0;
-  for (int load = 0; load < kTurns * kHops; ++load) sum += in[scatter(load * kBlock + threadIdx.x)];
+  for (int load = 0; load < kIterations * kPatternUnroll; ++load) sum += in[scatter(load * kBlock + threadIdx.x)];
   out[blockIdx.x * kBlock + threadIdx.x] = sum;
 }
 __global__ void sharedStride1(const float* in, float* out) { sumShared<1>(in, out); }
@@ -479,10 +481,22 @@ __global__ void sharedStride32(const float* in, float* out) { sumShared<32>(in, 
 
 constexpr double kRandomSectors = 31.5;  // of 1024, if 32 are drawn: 1024 (1 - (1 - 1/1024)^32)
 
-static_assert((kWarp - 1) * 8 + (kTurns + kBlock / kWarp) * kWarp + kHops * kGlobalHop <= kPatternWords,
+// Which word a thread loads in each of these kernels.
+int globalWord(int stride, int thread, int iteration, int load) {
+  return thread % kWarp * stride + (iteration + thread / kWarp) * kWarp + load * kGlobalStep;
+}
+int sharedWord(int stride, int thread, int iteration, int load) {
+  return thread % kWarp * stride + iteration % kWarp + load * kSharedStep;
+}
+int randomWord(int, int thread, int iteration, int load) {
+  return int(scatter((iteration * kPatternUnroll + load) * kBlock + thread));
+}
+
+static_assert((kWarp - 1) * 8 + (kIterations + kBlock / kWarp) * kWarp + kPatternUnroll * kGlobalStep <= kPatternWords,
     "the widest walk through global memory ends inside its words");
-static_assert(kWarp * kWarp + kHops * kSharedHop <= kSharedWords, "and that through shared memory");
-static_assert(double(kPatternWords) * kTurns * kHops <= 1 << 24, "sums of word numbers are exact in float");
+static_assert(kWarp * kWarp + kPatternUnroll * kSharedStep <= kSharedWords, "and that through shared memory");
+static_assert(
+    double(kPatternWords) * kIterations * kPatternUnroll <= 1 << 24, "sums of word numbers are exact in float");
 
 // common: harness
 // ---- The harness, the same in every day: skip it
@@ -646,6 +660,30 @@ struct LoadedCode {
   bool offers(int capability) const { return features() >= capability; }
 };
 
+// The name that -arch takes. On Hopper the tensor cores reach their peak with the instructions of sm_90a alone.
+inline string archFlag(int capability) { return "sm_" + to_string(capability) + (capability == 90 ? "a" : ""); }
+
+// What a run leaves out because the loaded code lacks it, and the compute capability that its code needs.
+struct LeftOut {
+  string name;
+  int code;
+};
+constexpr int kSm90a = 91;  // what only sm_90a has, as if it were a compute capability between 9.0 and the next
+
+// Names it and the build that has it, in a sentence; "" where nothing is left out.
+inline string leftOutText(const LoadedCode& code, const vector<LeftOut>& all) {
+  string names;
+  for (size_t i = 0; i < all.size(); ++i) {
+    const int need = all[i].code;
+    names += (i == 0 ? "" : ", ") + all[i].name;
+    if (i + 1 == all.size() || all[i + 1].code != need)
+      names += need == kSm90a ? " (needs code for sm_90a)" : " (need code for sm_" + to_string(need) + " or newer)";
+  }
+  if (names.empty()) return "";
+  return "Left out, because the code that runs is of compute_" + to_string(code.ptx) + ": " + names +
+      ". Build with -arch=" + archFlag(code.card) + " for them.\n";
+}
+
 // The GPU that was opened, and the code that was loaded for it.
 struct Device {
   cudaDeviceProp properties;
@@ -656,12 +694,30 @@ struct Device {
 
 constexpr int kOldestCard = 75;  // Turing: the T4, for which the lessons are written
 
-// FP32 lanes of an SM, which is FMAs per clock, by compute capability (CUDA C++ Programming Guide, throughput of native
-// arithmetic instructions): 64 on Volta, Turing and GA100 (sm_80), 128 on every card since sm_86.
-inline int fp32LanesPerSm(int capability) { return capability <= 80 ? 64 : 128; }
+// What an SM does per clock, to hold a measured rate against (CUDA C++ Programming Guide, throughput of native
+// arithmetic instructions): multiply-adds of each type, bytes of L1 or shared memory, dense FP16 tensor FLOP (0 where
+// cards of the generation differ).
+struct PerClock {
+  int card;  // the first compute capability that it holds for
+  int fp32, fp64, fp16, bf16, int32, bytes, tensor;
+};
+inline PerClock perClockOf(int capability) {
+  constexpr PerClock kGenerations[] = {
+      {75, 64, 2, 128, 0, 64, 64, 1024},
+      {80, 64, 32, 256, 128, 64, 128, 2048},
+      {86, 128, 2, 128, 128, 64, 128, 0},
+      {90, 128, 64, 256, 256, 64, 128, 4096},
+      {100, 128, 64, 256, 256, 64, 128, 0},
+      {120, 128, 2, 128, 128, 64, 128, 0},
+  };
+  PerClock per = kGenerations[0];
+  for (const PerClock& generation : kGenerations)
+    if (generation.card <= capability) per = generation;
+  return per;
+}
 
-// The name that -arch takes. On Hopper the tensor cores reach their peak with the instructions of sm_90a alone.
-inline string archFlag(int capability) { return "sm_" + to_string(capability) + (capability == 90 ? "a" : ""); }
+// FP32 lanes of an SM, which is FMAs per clock.
+inline int fp32LanesPerSm(int capability) { return perClockOf(capability).fp32; }
 
 // CUDA counts 12040 for 12.4.
 inline string cudaVersionText(int version) { return to_string(version / 1000) + "." + to_string(version % 1000 / 10); }
@@ -919,6 +975,17 @@ struct PinnedBuffer : Buffer<T> {
   }
 };
 
+// Fills device memory with valueAt(i), through page-locked memory, a part at a time.
+template <class T, class ValueAt>
+void fillDevice(const DeviceBuffer<T>& buffer, ValueAt valueAt, cudaStream_t stream) {
+  const PinnedBuffer<T> staging(std::min(buffer.count(), size_t(1) << 22));
+  for (size_t done = 0; done < buffer.count(); done += staging.count()) {
+    const size_t part = std::min(staging.count(), buffer.count() - done);
+    for (size_t i = 0; i < part; ++i) staging[i] = valueAt(done + i);
+    upload(buffer + done, staging, part * sizeof(T), stream);
+  }
+}
+
 // Fills memory with 0xFF bytes, a NaN in every float: an element that a kernel forgets to write cannot pass for a
 // result.
 inline void poison(void* data, size_t bytes, cudaStream_t stream) {
@@ -969,6 +1036,143 @@ inline void finish(const char* symbol, cudaStream_t stream) {
   const string call = string("kernel ") + symbol;
   checkCuda(cudaGetLastError(), call.c_str(), __FILE__, __LINE__);
   checkCuda(cudaStreamSynchronize(stream), call.c_str(), __FILE__, __LINE__);
+}
+
+// A comparison on the device: a gigabyte takes it less than a millisecond, and the CPU seconds. It compares with a
+// reference, a function of the element's index that is written once for both sides. At a small size the CPU compares
+// the same output with the same reference, which proves that the device's copy says what the CPU's says.
+[[maybe_unused]] constexpr int kCompareParts = 1024;  // of an output, each with its count of wrong elements
+
+// Counts the wrong elements of each part, and in counts[kCompareParts] the elements that were looked at. A NaN or an
+// infinity is never within what is allowed.
+template <class T, class Want>
+__global__ void findWrong(const T* got, size_t count, size_t part, Want want, double allowed, unsigned* counts) {
+  unsigned seen = 0;
+  for (size_t i = blockIdx.x * size_t(blockDim.x) + threadIdx.x; i < count; i += gridDim.x * size_t(blockDim.x)) {
+    ++seen;
+    const auto difference = got[i] - want(i);
+    if (!(fabs(difference) <= allowed)) atomicAdd(&counts[i / part], 1u);
+  }
+  for (int lane = 16; lane > 0; lane /= 2) seen += __shfl_xor_sync(0xffffffffu, seen, lane);
+  if (threadIdx.x % 32 == 0) atomicAdd(&counts[kCompareParts], seen);
+}
+
+// The same as a Verdict: the CPU looks for the first wrong element, in the first part that has one.
+template <class T, class Want>
+Verdict compareOnDevice(const T* got, size_t count, Want want, double allowed, cudaStream_t stream) {
+  constexpr size_t kThreads = 256, kBlocks = kOnCpu ? 24 : 1024;
+  const DeviceBuffer<unsigned> counted(kCompareParts + 1);
+  CUDA_CHECK(cudaMemsetAsync(counted, 0, counted.bytes(), stream));
+  const size_t partSize = (count + kCompareParts - 1) / kCompareParts;
+  const int blocks = int(std::min((count + kThreads - 1) / kThreads, kBlocks));
+  findWrong<T, Want><<<blocks, kThreads, 0, stream>>>(got, count, partSize, want, allowed, counted);
+  finish("findWrong", stream);
+  vector<unsigned> counts(counted.count());
+  download(counts.data(), counted, counted.bytes(), stream);
+  Verdict verdict;
+  verdict.checked = count;
+  size_t first = kCompareParts;
+  for (size_t part = kCompareParts; part-- > 0;) {
+    verdict.wrong += counts[part];
+    if (counts[part] > 0) first = part;
+  }
+  if (counts[kCompareParts] != count) {
+    ++verdict.wrong;
+    verdict.message = "the comparison on the device looked at " + to_string(counts[kCompareParts]) + " elements";
+  } else if (first < kCompareParts) {
+    const size_t begin = first * partSize;
+    vector<T> part(std::min(partSize, count - begin));
+    download(part.data(), got + begin, part.size() * sizeof(T), stream);
+    size_t i = 0;
+    while (i < part.size() && std::fabs(part[i] - want(begin + i)) <= allowed) ++i;
+    char text[160] = "the device found a difference that the CPU does not see: their references differ";
+    if (i < part.size())
+      snprintf(text, sizeof text, "first wrong element %zu: got %.9g, want %.9g", begin + i, double(part[i]),
+          double(want(begin + i)));
+    verdict.message = text;
+  }
+  return verdict;
+}
+
+// Proves that the comparison on the device finds one wrong element wherever it is and whatever it holds, and no other.
+// `data` holds what `want` says; `least` is the smallest difference that must be seen.
+template <class Want>
+Verdict proveComparison(float* data, size_t count, Want want, float least, cudaStream_t stream) {
+  Verdict verdict;
+  const auto require = [&](bool right, const string& message) {
+    ++verdict.checked;
+    if (!right && verdict.wrong++ == 0) verdict.message = message;
+  };
+  for (const size_t at : {size_t(0), count / kCompareParts, count / 2, count - 1}) {
+    const float right = want(at);
+    for (const float value : {std::nanf(""), INFINITY, -INFINITY, right + least}) {
+      upload(data + at, &value, sizeof value, stream);
+      const Verdict found = compareOnDevice<float>(data, count, want, 0, stream);
+      const string first = "first wrong element " + to_string(at) + ":";
+      require(found.wrong == 1 && found.message.find(first) != string::npos,
+          "one wrong element, " + to_string(at) + ", holds " + to_string(value) + ": got " + to_string(found.wrong) +
+              " wrong, " + found.message);
+    }
+    upload(data + at, &right, sizeof right, stream);
+  }
+  const Verdict clean = compareOnDevice<float>(data, count, want, 0, stream);
+  require(clean.wrong == 0, "none is wrong: got " + clean.message);
+  return verdict;
+}
+
+// What a launch writes, and how that is compared.
+struct Output {
+  void* data = nullptr;
+  size_t bytes = 0, bufferBytes = 0;
+  std::function<Verdict(const void* got)> onCpu = {};
+  std::function<Verdict(cudaStream_t)> onDevice = {};  // empty: the CPU compares at every size
+};
+
+// An output of a few megabytes, whose elements are want(i).
+template <class T, class Want>
+Output smallOutput(const DeviceBuffer<T>& buffer, size_t count, Want want, double allowed = 0) {
+  return {buffer, count * sizeof(T), buffer.bytes(), [=](const void* got) {
+            const T* const values = static_cast<const T*>(got);
+            return compare(values, 1, count, 0, allowed, [&](size_t, size_t i) -> double { return want(i); });
+          }};
+}
+
+// An output that the device compares alone at a large size.
+template <class T, class Want>
+Output largeOutput(const DeviceBuffer<T>& buffer, size_t count, Want want, double allowed = 0) {
+  Output output = smallOutput(buffer, count, want, allowed);
+  const T* const got = buffer;
+  output.onDevice = [=](cudaStream_t stream) { return compareOnDevice(got, count, want, allowed, stream); };
+  return output;
+}
+
+// Launches on poisoned memory and compares every element of the output. Where `ragged`, the CPU compares, and what lies
+// past the output in its buffer must stay as it was; then the device compares too.
+inline Verdict prove(const Output& output, const std::function<void(cudaStream_t)>& launch, const char* symbol,
+    bool ragged, cudaStream_t stream) {
+  const size_t bytes = ragged ? output.bufferBytes : output.bytes;
+  poison(output.data, bytes, stream);
+  launch(stream);
+  finish(symbol, stream);
+  Verdict verdict;
+  if (ragged || !output.onDevice) {
+    vector<double> host((bytes + sizeof(double) - 1) / sizeof(double));
+    download(host.data(), output.data, bytes, stream);
+    verdict = output.onCpu(host.data());
+    const auto* const got = reinterpret_cast<const unsigned char*>(host.data());
+    const auto* const past =
+        std::find_if(got + output.bytes, got + bytes, [](unsigned char byte) { return byte != 0xFF; });
+    if (verdict.wrong == 0 && past != got + bytes) {
+      verdict.wrong = 1;
+      verdict.message = "wrote " + to_string(past - got - output.bytes) + " bytes past the end of its output";
+    }
+  }
+  if (output.onDevice && verdict.wrong == 0) {
+    const double worst = verdict.worst;
+    verdict = output.onDevice(stream);
+    verdict.worst = std::max(verdict.worst, worst);
+  }
+  return verdict;
 }
 
 // ---- Timing
@@ -1214,7 +1418,7 @@ struct Column {
 template <class Row>
 class Table {
  public:
-  // `record` is what its JSON lines call themselves. `shown`: in the text too.
+  // `record` is what its JSON lines call themselves; "": it has none. `shown`: in the text too.
   Table(Report& report, const char* record, vector<Column<Row>> columns, bool shown = true)
       : report_(report), record_(record), columns_(std::move(columns)), shown_(shown && report.text()) {
     string line;
@@ -1223,16 +1427,19 @@ class Table {
     print(line);
   }
 
-  void add(const Row& row) const {
+  void add(const Row& row) const { add(row, record_); }
+
+  // A row whose JSON line calls itself another record than those of the table.
+  void add(const Row& row, const char* record) const {
     string line;
-    JsonLine json(record_);
+    JsonLine json(record);
     for (const Column<Row>& column : columns_) {
       const Value value = column.value(row);
       if (column.width != 0) append(line, column, shownAs(value, column.decimals));
       if (*column.key != '\0') json.add(column.key, value);
     }
     print(line);
-    report_.line(json);
+    if (*record != '\0') report_.line(json);
   }
 
  private:
@@ -1313,10 +1520,11 @@ class Checks {
       fprintf(stderr, "FAILED %s (%s, %s): %zu of %zu wrong, %s\n", check.symbol, check.variant.c_str(),
           check.size.c_str(), verdict.wrong, verdict.checked, verdict.message.c_str());
     table_.add(check);
-    failed_ += !check.ok();
+    (check.ok() ? passed_ : failed_) += 1;
     return !check.ok();
   }
 
+  int passed() const { return passed_; }
   int failed() const { return failed_; }
 
  private:
@@ -1337,7 +1545,7 @@ class Checks {
   }
 
   Table<Check> table_;
-  int failed_ = 0;
+  int passed_ = 0, failed_ = 0;
 };
 
 // Starts the report of a run with what ran, on what, built from what: a banner, and the record `run`.
@@ -1411,38 +1619,35 @@ int runLesson(int argc, char** argv, const Program& program, Body body) {
 }
 // end common: harness
 
-constexpr Program kProgram = {49, "roofline", "Day 49: ten kernels under this GPU's two measured ceilings."};
+constexpr Program kProgram = {49, "roofline",
+    "Day 49: kernels of earlier days under this GPU's two measured ceilings, by the bytes they request."};
 
-// ---- The table: a row per kernel
+// ---- Sizes and memory
 
-// Streams must come from DRAM, not from the L2 cache: every buffer is at least six times the L2
-// that the GPU reports, and never under 64 MiB (a T4's L2 is 4 MiB, an H200's 60). At the end of a
-// kernel up to a third of the L2 waits to be written back (19 MB on an H200), and no counter of
-// DRAM has seen it: with buffers of four times the L2 that is 3.5 % of a copy.
+// Streams must come from DRAM, not from the L2 cache: every buffer is at least six times the L2 that the GPU reports,
+// and never under 64 MiB (a T4's L2 is 4 MiB, an H200's 60). At the end of a kernel up to a third of the L2 waits to be
+// written back (19 MB on an H200), and no counter of DRAM has seen it: with buffers of four times the L2 that is 3.5 %
+// of a copy.
 constexpr size_t kStreamOverL2 = 6;
 constexpr size_t kStreamMinBytes = size_t(64) << 20;
 constexpr int kSideStep = 1024;  // buffers are squares whose side is a multiple of this
-
 static_assert(kSideStep % kBlock == 0, "a row of a stream must be whole blocks");
-
 static_assert(kSideStep % kTransposeTile == 0 && kSideStep % kStride == 0,
     "full-size transposes and permutations have no partial tile");
 
-// How large the problem is. The run has two: the timed one, and a small ragged one that no launch
-// shape divides, on which every guard and every partial tile is checked.
+// How large the problem is. A run has two: the timed one, and a small ragged one that no launch shape divides, on which
+// every guard and every partial tile is checked.
 struct Sizes {
   int side;  // the streams hold side x side floats
-  int matmul;
-  int stencil;
+  int matmul;  // the matrices are squares of this side
+  int stencil;  // and so is the grid of the stencil
 
   int n() const { return side * side; }
 };
 
-// 1238^2 = 1,532,644 is a multiple of 4, as float4 needs, and of none of 8, 32 or 256; 131 is
-// prime.
+// 1238^2 = 1,532,644 is a multiple of 4, as float4 needs, and of none of 8, 32 or 256; 131 is prime.
 constexpr Sizes kRagged = {1238, 131, 131};
 constexpr int kRaggedThreads = 3 * kBlock;
-
 constexpr Sizes kSanitizerSizes = {2 * kSideStep, 8 * kMatmulTile, 8 * kStencilX};
 
 Sizes timedSizes(const cudaDeviceProp& gpu) {
@@ -1453,26 +1658,9 @@ Sizes timedSizes(const cudaDeviceProp& gpu) {
   return {side, kMatmul, kStencil};
 }
 
-// Everything on the GPU. Each buffer has exactly the size that its kernels may touch, so that
-// compute-sanitizer and the CPU build see a step outside.
+// Everything on the GPU. A buffer is exactly as large as its kernels may touch, so that a step outside is seen.
 struct Buffers {
-  Buffers(const Sizes& sizes, int residentThreads)
-      : a(sizes.n()),
-        b(sizes.n()),
-        x(sizes.n()),
-        index(sizes.n()),
-        out(sizes.n()),
-        hostIndex(sizes.n()),
-        matrixA(sizes.matmul * sizes.matmul),
-        matrixB(sizes.matmul * sizes.matmul),
-        matrixC(sizes.matmul * sizes.matmul),
-        heatIn(sizes.stencil * sizes.stencil),
-        heatOut(sizes.stencil * sizes.stencil),
-        partial(ceilDivide(sizes.n(), kBlock)),
-        perThread(residentThreads),
-        span(1) {
-    for (unsigned i = 0; i < hostIndex.size(); ++i) hostIndex[i] = inputIndex(i);
-  }
+  Buffers(const Sizes& wanted, int residentThreads) : sizes(wanted), perThread(residentThreads) {}
 
   static size_t bytes(const Sizes& sizes, int residentThreads) {
     const size_t n = sizes.n();
@@ -1480,527 +1668,493 @@ struct Buffers {
         (5 * n + 3 * sizes.matmul * sizes.matmul + 2 * sizes.stencil * sizes.stencil + n / kBlock + residentThreads);
   }
 
-  DeviceBuffer<float> a, b, x, index, out;
-  vector<float> hostIndex;  // what `index` holds
-  DeviceBuffer<float> matrixA, matrixB, matrixC;
-  DeviceBuffer<float> heatIn, heatOut;
-  DeviceBuffer<float> partial;
+  // How many blocks run at once.
+  int residentBlocks() const { return int(perThread.count()) / kBlock; }
+
+  const Sizes sizes;
+  const size_t n = sizes.n(), d2 = sizes.matmul * sizes.matmul, g2 = sizes.stencil * sizes.stencil;
+  DeviceBuffer<float> a{n}, b{n}, x{n}, index{n}, out{n};
+  DeviceBuffer<float> matrixA{d2}, matrixB{d2}, matrixC{d2};
+  DeviceBuffer<float> heatIn{g2}, heatOut{g2};
+  DeviceBuffer<float> partial{size_t(ceilDivide(sizes.n(), kBlock))};  // one sum of each block of the reduction
   DeviceBuffer<float> perThread;  // one result of each thread that the GPU holds at once
-  DeviceBuffer<ClockSpan> span;
+  DeviceBuffer<ClockSpan> span{1};
 };
 
-void uploadInputs(const Buffers& at, const PinnedBuffer<float>& staging, cudaStream_t stream) {
+void uploadInputs(const Buffers& data, const PinnedBuffer<float>& staging, cudaStream_t stream) {
   const auto fill = [&](const DeviceBuffer<float>& to, auto value) {
     for (unsigned i = 0; i < to.count(); ++i) staging[i] = value(i);
     upload(to, staging, to.bytes(), stream);
   };
   // Lambdas, because a call through a function's name is a call for each of 67 million elements.
-  const auto valueA = [](unsigned i) { return inputA(i); };
-  const auto valueB = [](unsigned i) { return inputB(i); };
-  fill(at.a, valueA);
-  fill(at.b, valueB);
-  fill(at.x, [](unsigned i) { return inputX(i); });
-  fill(at.index, [&](unsigned i) { return at.hostIndex[i]; });
-  fill(at.matrixA, valueA);
-  fill(at.matrixB, valueB);
-  fill(at.heatIn, valueA);
+  for (const auto* to : {&data.a, &data.matrixA, &data.heatIn}) fill(*to, [](unsigned i) { return inputA(i); });
+  for (const auto* to : {&data.b, &data.matrixB}) fill(*to, [](unsigned i) { return inputB(i); });
+  fill(data.x, [](unsigned i) { return inputX(i); });
+  fill(data.index, [](unsigned i) { return inputIndex(i); });
 }
 
-// One kernel: its models, its only launch, and how its output is judged.
+// ---- The table: a row per kernel
+
+// What a row is for.
+enum class Role {
+  kCopyCeiling,  // the textbook copy; the ceiling is the fastest of the copies that compete
+  kShape,  // a copy that competes
+  kLibrary,  // so does the driver's own
+  kFmaCeiling,
+  kKernel,  // is held against the two ceilings
+  kGlobalPattern,  // a pattern of access to global memory
+  kSharedPattern,  // and to shared memory
+};
+
+using Matches = std::function<Verdict(const float* got)>;
+
+// One kernel: its work, its only launch, and what its output must be.
 struct Row {
-  const char* variant;
+  Role role;
+  const char* variant;  // its name in the table
   const char* symbol;  // the kernel's name, by which the profiler's export is joined
-  int day;
+  int day;  // whose kernel it is
   double flop;
-  double bytes;  // compulsory: asked of global memory, whoever answers
+  double requestedBytes;  // of global memory, whoever answers
   Launch launch;
   const DeviceBuffer<float>* output;
-  std::function<Verdict(const float* got)> check;
+  Matches matches;  // whether the output is right
   double transactions = 0;  // of an access pattern: what one warp instruction becomes
-  int transactionBytes = 0;  // kSector for global memory, kWavefront for shared
 };
 
 constexpr double kTolerance = 1e-5;  // relative; sums of small integers come out exact anyway
-constexpr double kLiveness = 0.01;  // of 32768 rounded steps; half the steps would be 50 % off
 constexpr double kFloatBytes = sizeof(float);
 
-// Makes the judge of an output of rows x columns floats.
+// The check of an output of rows x columns floats, each within a relative tolerance of want(row, column).
 template <class Want>
-std::function<Verdict(const float*)> judge(size_t rows, size_t columns, double tolerance, Want want) {
+Matches expect(size_t rows, size_t columns, double tolerance, Want want) {
   return [=](const float* got) { return compare(got, rows, columns, tolerance, 0.0, want); };
 }
 
-// The twelve kernels in the order of the page: the copy, ten rows, the FMA.
-vector<Row> makeRows(const Sizes& sizes, const Buffers& at) {
-  const int n = sizes.n();
-  const int side = sizes.side;
-  const int d = sizes.matmul;
-  const int g = sizes.stencil;
-  const int threads = int(at.perThread.count());
-  const double d3 = double(d) * d * d;
-  const double cells = double(g - 2) * (g - 2);
-
-  const int blocks = ceilDivide(n, kBlock);
-  const dim3 permutedGrid(ceilDivide(ceilDivide(n, kStride), kBlock), kStride);
-  const dim3 transposeBlock(kTransposeTile, kTransposeTile);
-  const dim3 transposeGrid(ceilDivide(side, kTransposeTile), ceilDivide(side, kTransposeTile));
-  const dim3 matmulBlock(kMatmulTile, kMatmulTile);
-  const dim3 matmulGrid(ceilDivide(d, kMatmulTile), ceilDivide(d, kMatmulTile));
-  const dim3 stencilBlock(kStencilX, kStencilY);
-  const dim3 stencilGrid(ceilDivide(g, kStencilX), ceilDivide(g, kStencilY));
-  const double tiles = double(stencilGrid.x) * stencilGrid.y;
-
-  const auto copied = [&at, side](const float* got) {
-    // There are many copies, so the quick way first: the very floats that went in.
-    if (std::equal(at.hostIndex.begin(), at.hostIndex.end(), got)) {
-      Verdict same;
-      same.checked = at.hostIndex.size();
-      return same;
-    }
-    return compare(
-        got, side, side, 0, 0, [=](unsigned row, unsigned column) { return inputIndex(row * side + column); });
-  };
-  const auto added = judge(1, n, kTolerance, [](unsigned, unsigned i) { return double(inputA(i)) + inputB(i); });
-  const auto transposed =
-      judge(side, side, 0, [=](unsigned row, unsigned column) { return inputIndex(column * side + row); });
-  const auto multiplied = judge(d, d, kTolerance,
-      [d, want = matmulReference(d)](unsigned row, unsigned column) { return want[row * d + column]; });
-  const auto reduced = judge(1, blocks, kTolerance, [n](unsigned, unsigned block) {
-    double sum = 0;
-    const unsigned end = std::min<unsigned>(n, (block + 1) * kBlock);
-    for (unsigned i = block * kBlock; i < end; ++i) sum += inputA(i);
-    return sum;
-  });
-  const auto heated =
-      judge(g, g, kTolerance, [g](unsigned row, unsigned column) { return heatReference(row, column, g); });
-  vector<double> polynomials;  // inputX repeats after 33, so there are 33 results
-  for (int i = 0; i < 33; ++i) polynomials.push_back(polynomialReference(double(inputX(i)) * kPolynomialScale));
-  const auto evaluated = judge(1, n, kTolerance, [polynomials](unsigned, unsigned i) { return polynomials[i % 33]; });
-  vector<double> chains;  // and the chains' starts repeat after 7 threads
-  for (int thread = 0; thread < 7; ++thread) chains.push_back(fmaReference(thread));
-  const auto alive = judge(1, threads, kLiveness, [chains](unsigned, unsigned thread) { return chains[thread % 7]; });
-
-  return {
-      {"ceiling-copy", "copyCoalesced", 30, 0, kFloatBytes * 2 * n,
-          [=, &at](cudaStream_t s) { copyCoalesced<<<blocks, kBlock, 0, s>>>(at.index, at.out, n); }, &at.out, copied},
-      {"vector add", "vectorAdd", 5, double(n), kFloatBytes * 3 * n,
-          [=, &at](cudaStream_t s) { vectorAdd<<<blocks, kBlock, 0, s>>>(at.a, at.b, at.out, n); }, &at.out, added},
-      {"vector add, stride 32", "vectorAddPermuted", 11, double(n), kFloatBytes * 3 * n,
-          [=, &at](cudaStream_t s) { vectorAddPermuted<<<permutedGrid, kBlock, 0, s>>>(at.a, at.b, at.out, n); },
-          &at.out, added},
-      {"transpose, naive", "transposeNaive", 12, 0, kFloatBytes * 2 * n,
-          [=, &at](cudaStream_t s) { transposeNaive<<<transposeGrid, transposeBlock, 0, s>>>(at.index, at.out, side); },
-          &at.out, transposed},
-      {"transpose, tiled", "transposeTiled", 13, 0, kFloatBytes * 2 * n,
-          [=, &at](cudaStream_t s) { transposeTiled<<<transposeGrid, transposeBlock, 0, s>>>(at.index, at.out, side); },
-          &at.out, transposed},
-      {"matmul, naive", "matmulNaive", 16, 2 * d3, kFloatBytes * (2 * d3 + double(d) * d),
-          [=, &at](cudaStream_t s) {
-            matmulNaive<<<matmulGrid, matmulBlock, 0, s>>>(at.matrixA, at.matrixB, at.matrixC, d);
-          },
-          &at.matrixC, multiplied},
-      {"matmul, tiled 16", "matmulTiled", 16, 2 * d3, kFloatBytes * (2 * d3 / kMatmulTile + double(d) * d),
-          [=, &at](cudaStream_t s) {
-            matmulTiled<<<matmulGrid, matmulBlock, 0, s>>>(at.matrixA, at.matrixB, at.matrixC, d);
-          },
-          &at.matrixC, multiplied},
-      {"block reduction", "reduceSequentialAddressing", 24, double(n) - blocks, kFloatBytes * (double(n) + blocks),
-          [=, &at](cudaStream_t s) { reduceSequentialAddressing<<<blocks, kBlock, 0, s>>>(at.a, at.partial, n); },
-          &at.partial, reduced},
-      {"stencil, global", "heatStepGlobal", 34, 7 * cells, kFloatBytes * 6 * cells,
-          [=, &at](cudaStream_t s) { heatStepGlobal<<<stencilGrid, stencilBlock, 0, s>>>(at.heatIn, at.heatOut, g); },
-          &at.heatOut, heated},
-      {"stencil, tiled", "heatStepTiled", 34, 7 * cells, kFloatBytes * (kApronX * kApronY * tiles + cells),
-          [=, &at](cudaStream_t s) { heatStepTiled<<<stencilGrid, stencilBlock, 0, s>>>(at.heatIn, at.heatOut, g); },
-          &at.heatOut, heated},
-      {"polynomial, 256", "polynomialHorner", 49, (2.0 * kDegree + 1) * n, kFloatBytes * 2 * n,
-          [=, &at](cudaStream_t s) { polynomialHorner<<<blocks, kBlock, 0, s>>>(at.x, at.out, n); }, &at.out,
-          evaluated},
-      {"ceiling-fma", "fmaPeak", 30, 2.0 * kChains * kFmaSteps * threads, 0,
-          [=, &at](cudaStream_t s) {
-            fmaPeak<<<threads / kBlock, kBlock, 0, s>>>(at.perThread, at.span, kFmaA, kFmaB, kFmaSteps);
-          },
-          &at.perThread, alive},
-  };
+// A buffer of floats as one of wider vectors.
+template <class Vector>
+Vector* as(const DeviceBuffer<float>& floats) {
+  return reinterpret_cast<Vector*>(static_cast<float*>(floats));
 }
 
-// The ten access patterns in the order of the page.
-vector<Row> makePatterns(const Buffers& at) {
-  const int threads = int(at.perThread.count());
-  const int grid = threads / kBlock;
-  const double loads = double(kTurns) * kHops * threads;
-  // Each word holds its own number, so a thread's result is the sum of the numbers that it walks.
-  const auto walk = [=, &at](const char* variant, const char* symbol, double transactions, int transactionBytes,
-                        Launch launch, auto wordOf) {
-    vector<double> sums(kBlock, 0.0);
-    for (int thread = 0; thread < kBlock; ++thread)
-      for (int load = 0; load < kTurns * kHops; ++load) sums[thread] += wordOf(thread, load / kHops, load % kHops);
-    const double asked = transactionBytes == kWavefront ? double(kSharedWords) * grid : loads;
-    return Row{variant, symbol, kProgram.day, loads, kFloatBytes * (asked + threads), std::move(launch), &at.perThread,
-        judge(1, threads, 0, [sums](unsigned, unsigned thread) { return sums[thread % kBlock]; }), transactions,
-        transactionBytes};
-  };
-  const auto global = [=](const char* variant, const char* symbol, int stride, int sectors, Launch launch) {
-    return walk(variant, symbol, sectors, kSector, std::move(launch), [stride](int thread, int turn, int hop) {
-      return thread % 32 * stride + (turn + thread / 32) * 32 + hop * kGlobalHop;
-    });
-  };
-  const auto shared = [=](const char* variant, const char* symbol, int stride, Launch launch) {
-    return walk(variant, symbol, stride, kWavefront, std::move(launch),
-        [stride](int thread, int turn, int hop) { return thread % 32 * stride + turn % 32 + hop * kSharedHop; });
-  };
-  return {
-      global("global, stride 0", "globalStride0", 0, 1,
-          [=, &at](cudaStream_t s) { globalStride0<<<grid, kBlock, 0, s>>>(at.index, at.perThread); }),
-      global("global, stride 1", "globalStride1", 1, 4,
-          [=, &at](cudaStream_t s) { globalStride1<<<grid, kBlock, 0, s>>>(at.index, at.perThread); }),
-      global("global, stride 8", "globalStride8", 8, 32,
-          [=, &at](cudaStream_t s) { globalStride8<<<grid, kBlock, 0, s>>>(at.index, at.perThread); }),
-      walk(
-          "global, random", "globalRandom", kRandomSectors, kSector,
-          [=, &at](cudaStream_t s) { globalRandom<<<grid, kBlock, 0, s>>>(at.index, at.perThread); },
-          [](int thread, int turn, int hop) { return scatter((turn * kHops + hop) * kBlock + thread); }),
-      shared("shared, stride 1", "sharedStride1", 1,
-          [=, &at](cudaStream_t s) { sharedStride1<<<grid, kBlock, 0, s>>>(at.index, at.perThread); }),
-      shared("shared, stride 2", "sharedStride2", 2,
-          [=, &at](cudaStream_t s) { sharedStride2<<<grid, kBlock, 0, s>>>(at.index, at.perThread); }),
-      shared("shared, stride 4", "sharedStride4", 4,
-          [=, &at](cudaStream_t s) { sharedStride4<<<grid, kBlock, 0, s>>>(at.index, at.perThread); }),
-      shared("shared, stride 8", "sharedStride8", 8,
-          [=, &at](cudaStream_t s) { sharedStride8<<<grid, kBlock, 0, s>>>(at.index, at.perThread); }),
-      shared("shared, stride 16", "sharedStride16", 16,
-          [=, &at](cudaStream_t s) { sharedStride16<<<grid, kBlock, 0, s>>>(at.index, at.perThread); }),
-      shared("shared, stride 32", "sharedStride32", 32,
-          [=, &at](cudaStream_t s) { sharedStride32<<<grid, kBlock, 0, s>>>(at.index, at.perThread); }),
-  };
+// A copy with `loads` vectors a thread: a block per tile, but at most `mostBlocks`.
+template <class Vector>
+Row copyRow(Role role, const char* variant, const char* symbol, void (*kernel)(const Vector*, Vector*, int), int loads,
+    const Buffers& data, int mostBlocks = 1 << 30) {
+  const int count = int(data.out.bytes() / sizeof(Vector));
+  const int blocks = std::min(ceilDivide(count, kBlock * loads), mostBlocks);
+  const Matches copied = expect(1, data.n, 0, [](unsigned, unsigned i) { return inputIndex(i); });
+  return {role, variant, symbol, 30, 0, kFloatBytes * 2 * data.n,
+      launch(kernel, blocks, kBlock, as<Vector>(data.index), as<Vector>(data.out), count), &data.out, copied};
 }
 
-// One shape of copy: copyVector of kLoads vectors a thread, by at most `blockLimit` blocks.
-template <class Vector, int kLoads>
-Row copyShape(const char* variant, const Row& plain, const Sizes& sizes, const Buffers& at, int blockLimit) {
-  const int count = int(sizes.n() / (sizeof(Vector) / sizeof(float)));
-  const int blocks = std::min(ceilDivide(count, kBlock * kLoads), blockLimit);
-  const Vector* in = reinterpret_cast<const Vector*>(static_cast<float*>(at.index));
-  Vector* out = reinterpret_cast<Vector*>(static_cast<float*>(at.out));
-  Row row = plain;
-  row.variant = variant;
-  row.symbol = "copyVector";
-  row.launch = [=](cudaStream_t s) { copyVector<Vector, kLoads><<<blocks, kBlock, 0, s>>>(in, out, count); };
-  return row;
-}
-
-// The copies that compete for the ceiling.
-vector<Row> makeCopyShapes(const Row& plain, const Sizes& sizes, const Buffers& at) {
-  const int residentBlocks = int(at.perThread.count()) / kBlock;  // one full wave
-  constexpr int kOnePass = 1 << 30;  // as many blocks as there are tiles
-  Row coalesced = plain;
-  coalesced.variant = "float x 1";
-  Row library = plain;  // the driver's own copy competes too
-  library.variant = "cudaMemcpy";
-  library.symbol = "cudaMemcpyAsync";
-  library.launch = [&at](cudaStream_t s) {
-    CUDA_CHECK(cudaMemcpyAsync(at.out, at.index, at.out.bytes(), cudaMemcpyDeviceToDevice, s));
+vector<Row> copyShapeRows(const Buffers& data) {
+  const int resident = data.residentBlocks();
+  Row library = copyRow(Role::kLibrary, "cudaMemcpy", "cudaMemcpyAsync", copyCoalesced, 1, data);
+  library.launch = [&data](cudaStream_t stream) {
+    CUDA_CHECK(cudaMemcpyAsync(data.out, data.index, data.out.bytes(), cudaMemcpyDeviceToDevice, stream));
   };
   return {
-      coalesced,
-      copyShape<float2, 1>("float2 x 1", plain, sizes, at, kOnePass),
-      copyShape<float4, 1>("float4 x 1", plain, sizes, at, kOnePass),
-      copyShape<float4, 2>("float4 x 2", plain, sizes, at, kOnePass),
-      copyShape<float4, 4>("float4 x 4", plain, sizes, at, kOnePass),
-      copyShape<float, 4>("float x 4", plain, sizes, at, kOnePass),
-      copyShape<float4, 1>("float4 x 1, resident", plain, sizes, at, residentBlocks),
-      copyShape<float4, 4>("float4 x 4, resident", plain, sizes, at, residentBlocks),
+      copyRow(Role::kShape, "float x 1", "copyCoalesced", copyCoalesced, 1, data),
+      copyRow(Role::kShape, "float2 x 1", "copyFloat2", copyFloat2, 1, data),
+      copyRow(Role::kShape, "float4 x 1", "copyFloat4", copyFloat4, 1, data),
+      copyRow(Role::kShape, "float4 x 2", "copyFloat4x2", copyFloat4x2, 2, data),
+      copyRow(Role::kShape, "float4 x 4", "copyFloat4x4", copyFloat4x4, 4, data),
+      copyRow(Role::kShape, "float x 4", "copyFloatx4", copyFloatx4, 4, data),
+      copyRow(Role::kShape, "float4 x 1, resident", "copyFloat4Resident", copyFloat4Resident, 1, data, resident),
+      copyRow(Role::kShape, "float4 x 4, resident", "copyFloat4x4Resident", copyFloat4x4Resident, 4, data, resident),
       library,
   };
 }
 
-// One size of the whole: its memory, and the kernels bound to it.
+vector<Row> streamRows(const Buffers& data) {
+  const int n = data.sizes.n();
+  const dim3 permutedGrid(ceilDivide(ceilDivide(n, kStride), kBlock), kStride);
+  const double bytes = kFloatBytes * 3 * n;
+  const Matches sums = expect(1, n, kTolerance, [](unsigned, unsigned i) { return double(inputA(i)) + inputB(i); });
+  return {
+      copyRow(Role::kCopyCeiling, "ceiling-copy", "copyCoalesced", copyCoalesced, 1, data),
+      {Role::kKernel, "vector add", "vectorAdd", 5, double(n), bytes,
+          launch(vectorAdd, ceilDivide(n, kBlock), kBlock, data.a, data.b, data.out, n), &data.out, sums},
+      {Role::kKernel, "vector add, stride 32", "vectorAddPermuted", 11, double(n), bytes,
+          launch(vectorAddPermuted, permutedGrid, kBlock, data.a, data.b, data.out, n), &data.out, sums},
+  };
+}
+
+vector<Row> transposeRows(const Buffers& data) {
+  const int side = data.sizes.side;
+  const dim3 block(kTransposeTile, kTransposeTile);
+  const dim3 grid(ceilDivide(side, kTransposeTile), ceilDivide(side, kTransposeTile));
+  const double bytes = kFloatBytes * 2 * data.n;
+  const Matches transposed = expect(side, side, 0, [=](unsigned y, unsigned x) { return inputIndex(x * side + y); });
+  return {
+      {Role::kKernel, "transpose, naive", "transposeNaive", 12, 0, bytes,
+          launch(transposeNaive, grid, block, data.index, data.out, side), &data.out, transposed},
+      {Role::kKernel, "transpose, tiled", "transposeTiled", 13, 0, bytes,
+          launch(transposeTiled, grid, block, data.index, data.out, side), &data.out, transposed},
+  };
+}
+
+// Each step of a product is a multiplication and an addition, on an element of A and one of B; the tiled kernel
+// requests each of these once for kMatmulTile steps.
+vector<Row> matmulRows(const Buffers& data) {
+  const int d = data.sizes.matmul;
+  const dim3 block(kMatmulTile, kMatmulTile);
+  const dim3 grid(ceilDivide(d, kMatmulTile), ceilDivide(d, kMatmulTile));
+  const double steps = double(d) * d * d, written = double(d) * d;
+  const Matches product =
+      expect(d, d, kTolerance, [d, want = matmulReference(d)](unsigned y, unsigned x) { return want[y * d + x]; });
+  return {
+      {Role::kKernel, "matmul, naive", "matmulNaive", 16, 2 * steps, kFloatBytes * (2 * steps + written),
+          launch(matmulNaive, grid, block, data.matrixA, data.matrixB, data.matrixC, d), &data.matrixC, product},
+      {Role::kKernel, "matmul, tiled 16", "matmulTiled", 16, 2 * steps,
+          kFloatBytes * (2 * steps / kMatmulTile + written),
+          launch(matmulTiled, grid, block, data.matrixA, data.matrixB, data.matrixC, d), &data.matrixC, product},
+  };
+}
+
+vector<Row> reductionRows(const Buffers& data) {
+  const int n = data.sizes.n();
+  const int blocks = ceilDivide(n, kBlock);
+  const Matches sums = expect(1, blocks, kTolerance, [n](unsigned, unsigned i) { return reductionReference(i, n); });
+  const double flop = double(n) - blocks, bytes = kFloatBytes * (double(n) + blocks);
+  return {{Role::kKernel, "block reduction", "reduceSequentialAddressing", 24, flop, bytes,
+      launch(reduceSequentialAddressing, blocks, kBlock, data.a, data.partial, n), &data.partial, sums}};
+}
+
+// The ring is copied, which takes no FLOP, and its bytes are left out of the count.
+vector<Row> stencilRows(const Buffers& data) {
+  const int g = data.sizes.stencil;
+  const dim3 block(kStencilX, kStencilY);
+  const dim3 grid(ceilDivide(g, kStencilX), ceilDivide(g, kStencilY));
+  const double tiles = double(grid.x) * grid.y, cells = double(g - 2) * (g - 2);
+  const Matches heated = expect(g, g, kTolerance, [g](unsigned y, unsigned x) { return heatReference(y, x, g); });
+  return {
+      {Role::kKernel, "stencil, global", "heatStepGlobal", 34, 7 * cells, kFloatBytes * 6 * cells,
+          launch(heatStepGlobal, grid, block, data.heatIn, data.heatOut, g), &data.heatOut, heated},
+      {Role::kKernel, "stencil, tiled", "heatStepTiled", 34, 7 * cells,
+          kFloatBytes * (kApronX * kApronY * tiles + cells),
+          launch(heatStepTiled, grid, block, data.heatIn, data.heatOut, g), &data.heatOut, heated},
+  };
+}
+
+constexpr double kGrowth = 0.01;  // of 32768 rounded steps; half the steps would be 50 % off
+
+vector<Row> arithmeticRows(const Buffers& data) {
+  const int n = data.sizes.n(), threads = int(data.perThread.count());
+  vector<double> values, sums;  // the inputs repeat, and so do the results
+  for (int i = 0; i < kInputXPeriod; ++i) values.push_back(polynomialReference(double(inputX(i)) * kPolynomialScale));
+  for (int thread = 0; thread < kFmaStarts; ++thread) sums.push_back(fmaReference(thread));
+  const Matches evaluated = expect(1, n, kTolerance, [=](unsigned, unsigned i) { return values[i % kInputXPeriod]; });
+  const Matches grown =
+      expect(1, threads, kGrowth, [=](unsigned, unsigned thread) { return sums[thread % kFmaStarts]; });
+  return {
+      {Role::kKernel, "polynomial, 256", "polynomialHorner", 49, (2.0 * kDegree + 1) * n, kFloatBytes * 2 * n,
+          launch(polynomialHorner, ceilDivide(n, kBlock), kBlock, data.x, data.out, n), &data.out, evaluated},
+      {Role::kFmaCeiling, "ceiling-fma", "fmaPeak", 30, 2.0 * kChains * kFmaSteps * threads, 0,
+          launch(fmaPeak, data.residentBlocks(), kBlock, data.perThread, data.span, kFmaA, kFmaB, kFmaSteps),
+          &data.perThread, grown},
+  };
+}
+
+// An access pattern, run by as many threads as the GPU holds at once. A word of memory holds its own number, so a
+// thread's result is the sum of the numbers of the words that it loads; each load is one FLOP. A pattern of shared
+// memory requests from global memory only what each block copies into its shared memory.
+Row patternRow(Role role, const char* variant, const char* symbol, void (*kernel)(const float*, float*),
+    int (*wordOf)(int stride, int thread, int iteration, int load), int stride, double transactions,
+    const Buffers& data) {
+  const int threads = int(data.perThread.count());
+  const double loads = double(kIterations) * kPatternUnroll * threads;
+  const double requested = role == Role::kGlobalPattern ? loads : double(kSharedWords) * data.residentBlocks();
+  vector<double> sums(kBlock, 0.0);
+  for (int thread = 0; thread < kBlock; ++thread)
+    for (int load = 0; load < kIterations * kPatternUnroll; ++load)
+      sums[thread] += wordOf(stride, thread, load / kPatternUnroll, load % kPatternUnroll);
+  return {role, variant, symbol, 49, loads, kFloatBytes * (requested + threads),
+      launch(kernel, data.residentBlocks(), kBlock, data.index, data.perThread), &data.perThread,
+      expect(1, threads, 0, [sums](unsigned, unsigned thread) { return sums[thread % kBlock]; }), transactions};
+}
+
+vector<Row> patternRows(const Buffers& data) {
+  constexpr Role kGlobal = Role::kGlobalPattern, kShared = Role::kSharedPattern;
+  return {
+      patternRow(kGlobal, "global, stride 0", "globalStride0", globalStride0, globalWord, 0, 1, data),
+      patternRow(kGlobal, "global, stride 1", "globalStride1", globalStride1, globalWord, 1, 4, data),
+      patternRow(kGlobal, "global, stride 8", "globalStride8", globalStride8, globalWord, 8, 32, data),
+      patternRow(kGlobal, "global, random", "globalRandom", globalRandom, randomWord, 0, kRandomSectors, data),
+      patternRow(kShared, "shared, stride 1", "sharedStride1", sharedStride1, sharedWord, 1, 1, data),
+      patternRow(kShared, "shared, stride 2", "sharedStride2", sharedStride2, sharedWord, 2, 2, data),
+      patternRow(kShared, "shared, stride 4", "sharedStride4", sharedStride4, sharedWord, 4, 4, data),
+      patternRow(kShared, "shared, stride 8", "sharedStride8", sharedStride8, sharedWord, 8, 8, data),
+      patternRow(kShared, "shared, stride 16", "sharedStride16", sharedStride16, sharedWord, 16, 16, data),
+      patternRow(kShared, "shared, stride 32", "sharedStride32", sharedStride32, sharedWord, 32, 32, data),
+  };
+}
+
+// The problem at one size: its memory, and every row in the order in which they are checked and profiled.
 struct Problem {
-  Problem(const Sizes& of, int residentThreads)
-      : sizes(of),
-        buffers(sizes, residentThreads),
-        rows(makeRows(sizes, buffers)),
-        patterns(makePatterns(buffers)),
-        shapes(makeCopyShapes(rows.front(), sizes, buffers)) {}
+  Problem(const Sizes& sizes, int residentThreads) : data(sizes, residentThreads) {
+    for (const auto& family :
+        {streamRows, transposeRows, matmulRows, reductionRows, stencilRows, arithmeticRows, patternRows, copyShapeRows})
+      for (const Row& row : family(data)) rows.push_back(row);
+  }
 
-  // The rows of the table: all but the two ceilings, which stand first and last.
-  const Row& table(size_t i) const { return rows[i + 1]; }
+  // The rows of some roles, in order.
+  vector<const Row*> select(const vector<Role>& roles) const {
+    vector<const Row*> selected;
+    for (const Row& row : rows)
+      if (std::find(roles.begin(), roles.end(), row.role) != roles.end()) selected.push_back(&row);
+    return selected;
+  }
+  const Row* only(Role role) const { return select({role}).at(0); }
+  // What --profile launches. The counters are read of one copy, copyCoalesced; the others only compete.
+  vector<const Row*> profiled() const {
+    return select({Role::kCopyCeiling, Role::kFmaCeiling, Role::kKernel, Role::kGlobalPattern, Role::kSharedPattern});
+  }
 
-  const Sizes sizes;
-  const Buffers buffers;
-  const vector<Row> rows;  // the twelve of the page
-  const vector<Row> patterns;  // and the ten access patterns
-  const vector<Row> shapes;  // the copies that compete for the ceiling
+  const Buffers data;
+  vector<Row> rows;
 };
 
 // ---- Checking
 
-void runRow(const Row& row, cudaStream_t stream) {
+void run(const Row& row, cudaStream_t stream) {
   row.launch(stream);
   finish(row.symbol, stream);
 }
 
-// Runs every row on poisoned output and judges all of it; returns how many rows failed.
-int checkRows(const vector<Row>& rows, const char* size, const Options& options, const PinnedBuffer<float>& staging,
-    cudaStream_t stream) {
-  int failed = 0;
-  for (const Row& row : rows) {
+// Runs every row on poisoned output and checks all of it.
+void checkRows(
+    const Problem& problem, const char* size, Checks& checks, const PinnedBuffer<float>& staging, cudaStream_t stream) {
+  for (const Row& row : problem.rows) {
     poison(*row.output, row.output->bytes(), stream);
-    runRow(row, stream);
+    run(row, stream);
     download(staging, *row.output, row.output->bytes(), stream);
-    failed += reportCheck(row.day, row.variant, row.symbol, size, row.check(staging), options.mode, options.json);
+    checks.add({row.day, row.variant, row.symbol, size, row.matches(staging)});
   }
-  return failed;
 }
 
 // ---- Measuring
 
-// FP32 lanes of one SM, which is FMAs per clock: an architectural constant of the compute
-// capability (CUDA C++ Programming Guide, throughput of native arithmetic instructions).
-int fp32LanesPerSm(int major, int minor) {
-  const bool half = major < 8 || (major == 8 && minor == 0);  // Volta, Turing, GA100
-  return half ? 64 : 128;
+// A row and its time.
+struct Measured {
+  const Row* row = nullptr;
+  const char* variant = "";  // what a table calls it
+  Timing timing;
+
+  double gflops() const { return gigaPerSecond(row->flop, timing.ms); }
+  double gbps() const { return gigaPerSecond(row->requestedBytes, timing.ms); }
+  double intensity() const { return row->flop / row->requestedBytes; }
+  // Of an access pattern: billions of warp instructions a second that load.
+  double loadRate() const { return gigaPerSecond(row->flop / kWarp, timing.ms); }
+};
+
+// What a run measures: all rows, the two ceilings among them.
+struct Results {
+  vector<Measured> copies, kernels, patterns;
+  Measured copyCeiling;  // the fastest of the copies
+  Measured fmaCeiling;
+  double clockMhz = 0;  // of the SMs while fmaPeak ran
+  double fmaTheory = 0;  // GFLOP/s of all lanes at that clock
+
+  double ridge() const { return fmaCeiling.gflops() / copyCeiling.gbps(); }
+  // Left of the ridge the copy ceiling binds, right of it the FMA ceiling.
+  bool copyBinds(const Measured& kernel) const { return kernel.intensity() < ridge(); }
+  double percentOf(const Measured& kernel) const {
+    return 100 * (copyBinds(kernel) ? kernel.gbps() / copyCeiling.gbps() : kernel.gflops() / fmaCeiling.gflops());
+  }
+};
+
+// GFLOP/s of an FMA a clock in every FP32 lane of the card.
+double fmaLimit(const Device& device, double megahertz) {
+  return 1e-3 * megahertz * 2 * fp32LanesPerSm(device.code.card) * device.properties.multiProcessorCount;
 }
 
-// The two ceilings and what stands behind them.
-struct Ceilings {
-  vector<Timing> copies;  // one per shape
-  size_t best = 0;  // the fastest shape
-  double copyGbps = 0;
-  Timing fma;
-  double fmaGflops = 0;
-  double fmaTheory = 0;  // GFLOP/s of all lanes at the clock measured while fmaPeak ran
-  double clockMhz = 0;
+// Stops where a row reads more than the SMs can do at `megahertz`, whatever the kernel: an FMA in every FP32 lane, and
+// 128 bytes a clock from L1 or shared memory, which share one data path. (A T4 has 64, half of this bound.)
+void requireWithinLimits(const Measured& measured, const Device& device, double megahertz) {
+  const double gbps = 1e-3 * megahertz * kWavefront * device.properties.multiProcessorCount;
+  requirePossible(measured.variant, measured.gflops(), fmaLimit(device, megahertz), "GFLOP/s");
+  requirePossible(measured.variant, measured.gbps(), gbps, "GB/s");
+}
 
-  double ridge() const { return fmaGflops / copyGbps; }
-};
-
-double gigaPerSecond(double amount, double ms) { return amount / ms * 1e-6; }
-
-// The most that the SMs can do at `megahertz`, whatever the kernel: an FMA in every FP32 lane, and 128 bytes a
-// clock from L1 or from shared memory, which share one data path (64 on a T4, so this bound is twice its own).
-struct Limits {
-  Limits(const cudaDeviceProp& gpu, double megahertz) {
-    const double clocks = 1e-3 * megahertz * gpu.multiProcessorCount;  // of all SMs, giga per second
-    gflops = 2 * fp32LanesPerSm(gpu.major, gpu.minor) * clocks;
-    gbps = kWavefront * clocks;
-  }
-
-  void check(const Row& row, const Timing& timing) const {
-    requirePossible(row.variant, gigaPerSecond(row.flop, timing.ms), gflops, "GFLOP/s");
-    requirePossible(row.variant, gigaPerSecond(row.bytes, timing.ms), gbps, "GB/s");
-  }
-
-  double gflops, gbps;
-};
-
-Ceilings measureCeilings(const Problem& problem, const cudaDeviceProp& gpu, cudaStream_t stream) {
-  const Row& fmaRow = problem.rows.back();
-  Ceilings ceilings;
-
+Results measureAll(const Problem& problem, const Device& device, cudaStream_t stream) {
+  Results results;
   // The arithmetic first: its warm-up raises the clocks for everything that follows.
-  ceilings.fma = measure(stream, fmaRow.launch);
-  ceilings.fmaGflops = gigaPerSecond(fmaRow.flop, ceilings.fma.ms);
+  const Row* const fma = problem.only(Role::kFmaCeiling);
+  results.fmaCeiling = {fma, fma->variant, measure(stream, fma->launch)};
   ClockSpan span;
-  download(&span, problem.buffers.span, sizeof span, stream);
-  ceilings.clockMhz = span.megahertz();
-  ceilings.fmaTheory = 1e-3 * ceilings.clockMhz * 2 * fp32LanesPerSm(gpu.major, gpu.minor) * gpu.multiProcessorCount;
-  requirePossible("fmaPeak, at its measured clock,", ceilings.fmaGflops, ceilings.fmaTheory, "GFLOP/s");
+  download(&span, problem.data.span, sizeof span, stream);
+  results.clockMhz = span.megahertz();
+  results.fmaTheory = fmaLimit(device, results.clockMhz);
+  requirePossible("fmaPeak, at its measured clock,", results.fmaCeiling.gflops(), results.fmaTheory, "GFLOP/s");
 
+  const vector<const Row*> copies = problem.select({Role::kShape, Role::kLibrary});
   vector<Launch> launches;
-  for (const Row& shape : problem.shapes) launches.push_back(shape.launch);
-  ceilings.copies = measureInTurn(stream, launches);
-  for (size_t i = 1; i < problem.shapes.size(); ++i)
-    if (ceilings.copies[i].ms < ceilings.copies[ceilings.best].ms) ceilings.best = i;
-  ceilings.copyGbps = gigaPerSecond(problem.shapes[ceilings.best].bytes, ceilings.copies[ceilings.best].ms);
-  return ceilings;
+  for (const Row* copy : copies) launches.push_back(copy->launch);
+  const vector<Timing> timings = measureInTurn(stream, launches);
+  // Some cards run faster than the clock that they promise.
+  const double megahertz = std::max(device.maxClockMhz, results.clockMhz);
+  const auto keep = [&](vector<Measured>& measured, const Row* row, const Timing& timing) {
+    measured.push_back({row, row->variant, timing});
+    requireWithinLimits(measured.back(), device, megahertz);
+  };
+  for (size_t i = 0; i < copies.size(); ++i) keep(results.copies, copies[i], timings[i]);
+  results.copyCeiling = *std::min_element(results.copies.begin(), results.copies.end(),
+      [](const Measured& one, const Measured& other) { return one.timing.ms < other.timing.ms; });
+  results.copyCeiling.variant = problem.only(Role::kCopyCeiling)->variant;
+
+  for (const Row* row : problem.select({Role::kKernel})) keep(results.kernels, row, measure(stream, row->launch));
+  for (const Row* row : problem.select({Role::kGlobalPattern, Role::kSharedPattern}))
+    keep(results.patterns, row, measure(stream, row->launch));
+  return results;
 }
-
-// Left of the ridge the copy ceiling binds, right of it the FMA ceiling.
-bool leftOfRidge(const Row& row, const Ceilings& ceilings) { return row.flop / row.bytes < ceilings.ridge(); }
-
-double percentOfCeiling(const Row& row, const Timing& timing, const Ceilings& ceilings) {
-  return leftOfRidge(row, ceilings) ? 100 * gigaPerSecond(row.bytes, timing.ms) / ceilings.copyGbps
-                                    : 100 * gigaPerSecond(row.flop, timing.ms) / ceilings.fmaGflops;
-}
-
-// Giga warp instructions a second of an access pattern: its loads, each of which is added once.
-double loadRate(const Row& row, const Timing& timing) { return gigaPerSecond(row.flop / kWarp, timing.ms); }
 
 // ---- Report
 
-void printTable(const Problem& problem, const Ceilings& ceilings, const vector<Timing>& timings) {
-  printf("The two ends of this card's roofline, both measured\n");
-  printf("  %-32s %9s %8s\n", "", "ms", "spread");
-  for (size_t i = 0; i < problem.shapes.size(); ++i) {
-    const Row& shape = problem.shapes[i];
-    const Timing& timing = ceilings.copies[i];
-    const double gbps = gigaPerSecond(shape.bytes, timing.ms);
-    printf("  copy, %-26s %9.4f %6.1f %% %9.1f GB/s    %5.1f %%%s\n", shape.variant, timing.ms, timing.spreadPercent(),
-        gbps, 100 * gbps / ceilings.copyGbps, i == ceilings.best ? "  <- the copy ceiling" : "");
-  }
-  printf("  %-32s %9.4f %6.1f %% %9.1f GFLOP/s  100.0 %%  <- the FMA ceiling\n", "fma, 8 chains", ceilings.fma.ms,
-      ceilings.fma.spreadPercent(), ceilings.fmaGflops);
-  printf("  %-32s %28.2f FLOP/byte\n", "ridge point", ceilings.ridge());
-  printf(
-      "\"float x 1\" is copyCoalesced, one float a thread; \"float4 x 2\" is two float4 a thread,\n"
-      "\"resident\" no more blocks than fit at once. The FMA ceiling is %.1f %% of what all FP32\n"
-      "lanes could do at the SM clock that it measured, %.0f MHz. Left of the ridge point nothing\n"
-      "on this card can be compute bound.\n\n",
-      100 * ceilings.fmaGflops / ceilings.fmaTheory, ceilings.clockMhz);
+using Columns = vector<Column<Measured>>;
 
-  printf("Ten kernels, with the bytes the algorithm asks for\n");
-  printf("%-22s %3s %9s %9s %8s %9s %10s  %s\n", "kernel", "day", "FLOP/byte", "ms", "spread", "asked MB", "asked GB/s",
-      "% of ceiling");
-  size_t left = 0;
-  size_t above = 0;
-  for (size_t i = 0; i < timings.size(); ++i) {
-    const Row& row = problem.table(i);
-    const double percent = percentOfCeiling(row, timings[i], ceilings);
-    left += leftOfRidge(row, ceilings);
-    above += percent > 100;
-    printf("%-22s %3d %9.3f %9.4f %6.1f %% %9.1f %10.1f %7.1f %s%s\n", row.variant, row.day, row.flop / row.bytes,
-        timings[i].ms, timings[i].spreadPercent(), row.bytes * 1e-6, gigaPerSecond(row.bytes, timings[i].ms), percent,
-        leftOfRidge(row, ceilings) ? "copy" : "fma", percent > 100 ? " *" : "");
-  }
-  printf(
-      "\n%zu of the %zu sit left of the ridge point, so for those the sloped ceiling (copy) is\n"
-      "the one that binds.\n\n"
-      "The byte columns are COMPULSORY: what the algorithm asks global memory for. Divided by\n"
-      "the measured time they count a byte that a cache served as if DRAM had moved it. Any row\n"
-      "over 100 %% (marked *, here %zu) is the tell: DRAM cannot have done that. What it did\n"
-      "move, the hardware counters say: README.md.\n",
-      left, timings.size(), above);
+// A text that all rows of a table share, in their JSON lines alone.
+Column<Measured> constant(const char* key, const char* text) {
+  return {"", "", 0, 0, key, [=](const Measured&) { return text; }};
 }
 
-JsonLine line(const char* record, const Row& row, const Timing& timing) {
-  JsonLine line(record, row.day, row.variant, row.symbol);
-  line.timing(timing).integer("flop", int64_t(row.flop));
-  return line.integer("bytes", int64_t(row.bytes));
+// A table: what each row is and how long it takes, and then figures of its own.
+void reportRows(
+    Report& report, const char* record, const char* heading, const vector<Measured>& rows, const Columns& figures) {
+  const Columns names = {
+      {heading, "", -22, 0, "variant", [](const Measured& m) { return m.variant; }},
+      {"day", "", 3, 0, "day", [](const Measured& m) { return m.row->day; }},
+      {"", "", 0, 0, "symbol", [](const Measured& m) { return m.row->symbol; }},
+      {"", "", 0, 0, "flop", [](const Measured& m) { return int64_t(m.row->flop); }},
+      {"", "", 0, 0, "requested_bytes", [](const Measured& m) { return int64_t(m.row->requestedBytes); }},
+  };
+  const Columns times = timingColumns<Measured>([](const Measured& m) { return m.timing; });
+  const Table<Measured> table(report, record, join<Measured>({names, times, figures}));
+  for (const Measured& row : rows) table.add(row);
 }
 
-void printJson(const Problem& problem, const Ceilings& ceilings, const vector<Timing>& timings) {
-  Row copy = problem.shapes[ceilings.best];
-  const char* shape = copy.variant;
-  copy.variant = problem.rows.front().variant;
-  line("ceiling", copy, ceilings.copies[ceilings.best])
-      .metric("gbps", ceilings.copyGbps, "GB/s")
-      .text("shape", shape)
-      .print();
-  line("ceiling", problem.rows.back(), ceilings.fma)
-      .metric("gflops", ceilings.fmaGflops, "GFLOP/s")
-      .number("clock_mhz", ceilings.clockMhz)
-      .number("theory", ceilings.fmaTheory)
-      .print();
-  JsonLine("ridge")
-      .integer("day", kProgram.day)
-      .text("variant", "ridge-point")
-      .metric("ridge", ceilings.ridge(), "FLOP/byte")
-      .print();
-  for (size_t i = 0; i < timings.size(); ++i) {
-    const Row& row = problem.table(i);
-    line("row", row, timings[i])
-        .metric("ms", timings[i].ms, "ms")
-        .number("percent", percentOfCeiling(row, timings[i], ceilings))
-        .text("ceiling", leftOfRidge(row, ceilings) ? "copy" : "fma")
-        .print();
-  }
-  for (size_t i = 0; i < problem.shapes.size(); ++i)
-    line("shape", problem.shapes[i], ceilings.copies[i])
-        .metric("gbps", gigaPerSecond(problem.shapes[i].bytes, ceilings.copies[i].ms), "GB/s")
-        .print();
+void reportCeilings(Report& report, const Results& results) {
+  report.say(
+      "%zu copies compete for the copy ceiling: float4 x 2 is two float4 a thread, resident one wave of blocks\n",
+      results.copies.size());
+  reportRows(report, "shape", "copy", results.copies,
+      {
+          constant("metric", "gbps"),
+          {"rate", "GB/s", 9, 1, "value", [](const Measured& m) { return m.gbps(); }},
+          constant("unit", "GB/s"),
+          {"of best", "%", 8, 1, "", [&](const Measured& m) { return 100 * m.gbps() / results.copyCeiling.gbps(); }},
+      });
+
+  const auto isFma = [](const Measured& m) { return m.row->role == Role::kFmaCeiling; };
+  const auto ofFma = [=](auto value) { return [=](const Measured& m) { return isFma(m) ? Value(value) : Value(); }; };
+  report.say("\nThe two ends of this card's roofline, both measured\n");
+  reportRows(report, "ceiling", "ceiling", {results.copyCeiling, results.fmaCeiling},
+      {
+          {"", "", 0, 0, "metric", [=](const Measured& m) { return isFma(m) ? "gflops" : "gbps"; }},
+          {"rate", "", 9, 1, "value", [=](const Measured& m) { return isFma(m) ? m.gflops() : m.gbps(); }},
+          {"unit", "", -7, 0, "unit", [=](const Measured& m) { return isFma(m) ? "GFLOP/s" : "GB/s"; }},
+          {"copy", "", -12, 0, "shape", [=](const Measured& m) { return isFma(m) ? Value() : m.row->variant; }},
+          {"of all lanes", "%", 9, 1, "", ofFma(100 * results.fmaCeiling.gflops() / results.fmaTheory)},
+          {"", "", 0, 0, "theory", ofFma(results.fmaTheory)},
+          {"SM clock", "MHz", 8, 0, "clock_mhz", ofFma(results.clockMhz)},
+      });
+  report.say(
+      "All lanes: what all FP32 lanes could do at the SM clock that fmaPeak measured while it ran.\n"
+      "Ridge point: %.2f FLOP/byte. Left of it nothing on this card can be compute bound.\n\n",
+      results.ridge());
+  JsonLine ridge("ridge");
+  ridge.add("day", kProgram.day).add("variant", "ridge-point").add("metric", "ridge");
+  report.line(ridge.add("value", results.ridge()).add("unit", "FLOP/byte"));
 }
 
-void printPatterns(const vector<Row>& patterns, const vector<Timing>& timings) {
-  printf("\nTen access patterns: what the loads of one warp instruction become\n");
-  printf("%-22s %12s %9s %8s %14s %11s\n", "pattern", "transactions", "ms", "spread", "warp Gloads/s", "moved GB/s");
-  for (size_t i = 0; i < patterns.size(); ++i) {
-    const Row& row = patterns[i];
-    const double rate = loadRate(row, timings[i]);
-    printf("%-22s %12.1f %9.4f %6.1f %% %14.1f %11.1f\n", row.variant, row.transactions, timings[i].ms,
-        timings[i].spreadPercent(), rate, rate * row.transactions * row.transactionBytes);
-  }
-  printf(
+void reportKernels(Report& report, const Results& results) {
+  const auto isLeft = [&](const Measured& m) { return results.copyBinds(m); };
+  const auto isAbove = [&](const Measured& m) { return results.percentOf(m) > 100; };
+  const vector<Measured>& kernels = results.kernels;
+  report.say("%zu kernels, with the bytes that their algorithms request\n", kernels.size());
+  reportRows(report, "row", "kernel", kernels,
+      {
+          constant("metric", "ms"),
+          {"", "", 0, 0, "value", [](const Measured& m) { return m.timing.ms; }},
+          constant("unit", "ms"),
+          {"FLOP/byte", "", 9, 3, "", [](const Measured& m) { return m.intensity(); }},
+          {"requested", "MB", 9, 1, "", [](const Measured& m) { return m.row->requestedBytes * 1e-6; }},
+          {"requested", "GB/s", 9, 1, "", [](const Measured& m) { return m.gbps(); }},
+          {"of ceiling", "%", 7, 1, "percent", [&](const Measured& m) { return results.percentOf(m); }},
+          {"", "", -1, 0, "", [=](const Measured& m) { return isAbove(m) ? "*" : " "; }},
+          {"ceiling", "", -5, 0, "ceiling", [=](const Measured& m) { return isLeft(m) ? "copy" : "fma"; }},
+      });
+  report.say(
+      "\n%d of the %zu sit left of the ridge point, so for those the sloped ceiling (copy) is the one that binds.\n\n"
+      "The bytes are REQUESTED bytes, all that the algorithm requests from global memory. The lesson's author\n"
+      "calls them compulsory, a word that the literature keeps for each byte counted once. Divided by the time,\n"
+      "they count a byte that a cache served as if DRAM had moved it. Rows over 100 %% (marked *, here %d) give that\n"
+      "away: DRAM cannot have done this. What DRAM did move, the hardware counters say: README.md.\n\n",
+      int(std::count_if(kernels.begin(), kernels.end(), isLeft)), kernels.size(),
+      int(std::count_if(kernels.begin(), kernels.end(), isAbove)));
+}
+
+void reportPatterns(Report& report, const vector<Measured>& patterns) {
+  const auto isGlobal = [](const Measured& m) { return m.row->role == Role::kGlobalPattern; };
+  const auto bytesOf = [=](const Measured& m) { return m.row->transactions * (isGlobal(m) ? kSector : kWavefront); };
+  report.say("%zu access patterns: what the loads of one warp instruction become\n", patterns.size());
+  reportRows(report, "pattern", "pattern", patterns,
+      {
+          {"", "", 0, 0, "level", [=](const Measured& m) { return isGlobal(m) ? "global" : "shared"; }},
+          {"transactions", "", 12, 1, "transactions", [](const Measured& m) { return m.row->transactions; }},
+          constant("metric", "ginst"),
+          {"warp loads", "G/s", 11, 1, "value", [](const Measured& m) { return m.loadRate(); }},
+          constant("unit", "Ginst/s"),
+          {"moved", "GB/s", 11, 1, "", [=](const Measured& m) { return m.loadRate() * bytesOf(m); }},
+      });
+  report.say(
       "A transaction is a sector of %d bytes of L1 or a wavefront of %d bytes of shared memory.\n"
       "Their number follows from the pattern; README.md has what the counters say.\n",
       kSector, kWavefront);
 }
 
-void printPatternsJson(const vector<Row>& patterns, const vector<Timing>& timings) {
-  for (size_t i = 0; i < patterns.size(); ++i)
-    line("pattern", patterns[i], timings[i])
-        .metric("ginst", loadRate(patterns[i], timings[i]), "Ginst/s")
-        .text("level", patterns[i].transactionBytes == kSector ? "global" : "shared")
-        .number("transactions", patterns[i].transactions)
-        .print();
-}
-
 // ---- The day
 
-int runDay(const Options& options) {
-  const Device device = openDevice(options.device, copyCoalesced);
+int runDay(Report& report) {
+  const Mode mode = report.options().mode;
+  const Device device = openDevice(report.options().device, copyCoalesced);
   const cudaDeviceProp& gpu = device.properties;
   const Sizes sizes = timedSizes(gpu);
   const int residentThreads = gpu.multiProcessorCount * (gpu.maxThreadsPerMultiProcessor / kBlock) * kBlock;
   requireDeviceMemory(Buffers::bytes(sizes, residentThreads));
-
-  if (options.json) {
-    printRunRecord(kProgram, device);
-  } else {
-    printBanner(device);
-    printf(
-        "Streams of %d x %d floats (%.0f MiB each, %.1f x L2), matmul %d cubed, tile %d,\n"
-        "stencil %d squared.\n\n",
-        sizes.side, sizes.side, kFloatBytes * sizes.n() / 1048576, kFloatBytes * sizes.n() / gpu.l2CacheSize,
-        sizes.matmul, kMatmulTile, sizes.stencil);
-  }
-
   const Stream stream;
   const PinnedBuffer<float> staging(sizes.n());
-  const auto check = [&](const Problem& problem, const char* size) {
-    return checkRows(problem.rows, size, options, staging, stream) +
-        checkRows(problem.patterns, size, options, staging, stream) +
-        checkRows(problem.shapes, size, options, staging, stream);
-  };
+  reportRun(report, device);
+  report.say("Streams of %d x %d floats (%.0f MiB each, %.1f x L2), matmul %d cubed, tile %d, stencil %d squared.\n\n",
+      sizes.side, sizes.side, kFloatBytes * sizes.n() / 1048576, kFloatBytes * sizes.n() / gpu.l2CacheSize,
+      sizes.matmul, kMatmulTile, sizes.stencil);
 
-  int failed = 0;
-  if (options.mode != Mode::kProfile) {
+  Checks checks(report);
+  if (mode != Mode::kProfile) {
     const Problem ragged(kRagged, kRaggedThreads);
-    uploadInputs(ragged.buffers, staging, stream);
-    failed += check(ragged, "ragged");
+    uploadInputs(ragged.data, staging, stream);
+    checkRows(ragged, "ragged", checks, staging, stream);
   }
   const Problem problem(sizes, residentThreads);
-  uploadInputs(problem.buffers, staging, stream);
-  if (options.mode == Mode::kProfile) {
-    for (const Row& row : problem.rows) runRow(row, stream);
-    for (const Row& row : problem.patterns) runRow(row, stream);
+  uploadInputs(problem.data, staging, stream);
+  if (mode == Mode::kProfile) {
+    for (const Row* row : problem.profiled()) run(*row, stream);
     return kExitOk;
   }
-  if (failed == 0) failed += check(problem, "full");  // the large problem once the small one is right
-  if (failed > 0) {
-    fprintf(stderr, "%d checks FAILED, so no times are printed\n", failed);
+  if (checks.failed() == 0) checkRows(problem, "full", checks, staging, stream);  // once the small one is right
+  if (checks.failed() > 0) {
+    fprintf(stderr, "%d checks FAILED, so no times are printed\n", checks.failed());
     return kExitFailed;
   }
-  if (!options.json)
-    printf("All %zu kernels match their CPU reference at every element, full and ragged.\n\n",
-        problem.rows.size() + problem.patterns.size());
-  if (options.mode == Mode::kCheck) return kExitOk;
+  report.say(
+      "All %zu kernels match their CPU reference at every element, full and ragged.\n\n", problem.profiled().size());
+  if (mode == Mode::kCheck) return kExitOk;
 
-  const Ceilings ceilings = measureCeilings(problem, gpu, stream);
-  // Some cards run faster than the clock that they promise.
-  const Limits limits(gpu, std::max(device.maxClockMhz, ceilings.clockMhz));
-  const auto measureRow = [&](const Row& row) {
-    const Timing timing = measure(stream, row.launch);
-    limits.check(row, timing);
-    return timing;
-  };
-  for (size_t i = 0; i < problem.shapes.size(); ++i) limits.check(problem.shapes[i], ceilings.copies[i]);
-  vector<Timing> timings;
-  for (size_t i = 0; i < problem.rows.size() - 2; ++i) timings.push_back(measureRow(problem.table(i)));
-  (options.json ? printJson : printTable)(problem, ceilings, timings);
-  timings.clear();
-  for (const Row& row : problem.patterns) timings.push_back(measureRow(row));
-  (options.json ? printPatternsJson : printPatterns)(problem.patterns, timings);
+  const Results results = measureAll(problem, device, stream);
+  reportCeilings(report, results);
+  reportKernels(report, results);
+  reportPatterns(report, results.patterns);
   return kExitOk;
 }
 

@@ -77,6 +77,7 @@ constexpr int ceilDivide(int a, int b) { return (a + b - 1) / b; }
 #include <chrono>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <tuple>
 
 // ---- The gate
@@ -84,8 +85,8 @@ constexpr int ceilDivide(int a, int b) { return (a + b - 1) / b; }
 // The gate gives up after so many clocks (about a second).
 constexpr long long kPatience = 1LL << 31;
 
-// Holds a stream until the host opens the gate, or patience ends. What is submitted meanwhile waits
-// in the queue, so that submission is timed without the GPU, and then the GPU without submission.
+// Holds a stream until the host opens the gate, or patience ends. What is submitted meanwhile waits in the queue, so
+// that submission is timed without the GPU, and then the GPU without submission.
 enum GateState : int { kUntouched, kReleased, kTimedOut };
 __global__ void holdStream(const volatile int* open, volatile int* state, long long patience) {
   const long long begin = clock64();
@@ -104,17 +105,11 @@ constexpr float kScale = 1.5f, kBias = -0.25f;
 constexpr float kGeluA = 0.7978845608f, kGeluB = 0.044715f;  // sqrt(2 / pi); Hendrycks, Gimpel 2016
 constexpr float kLow = -6, kHigh = 3;
 
-// One thread owns kWidth adjacent floats of every stream: with 1 it is day 48's kernel, with 4 an
-// access is a float4, and the thread that hangs over the end takes its floats one by one.
-template <int kWidth>
-struct alignas(kWidth * sizeof(float)) Pack {
-  float at[kWidth];
-};
-
-// Applies a stage to each of the floats that a thread holds.
+// One thread owns kWidth adjacent floats of every stream: with 1 it is day 48's kernel, with 4 an access is a float4,
+// and the thread that hangs over the end takes its floats one by one. Here a stage is applied to those that it holds.
 template <int kWidth, class Stage, class... Packs>
-__device__ Pack<kWidth> mapPacks(Stage stage, const Packs&... in) {
-  Pack<kWidth> result;
+__device__ Pack<float, kWidth> mapPacks(Stage stage, const Packs&... in) {
+  Pack<float, kWidth> result;
 #pragma unroll
   for (int k = 0; k < kWidth; ++k) result.at[k] = stage(in.at[k]...);
   return result;
@@ -123,7 +118,7 @@ __device__ Pack<kWidth> mapPacks(Stage stage, const Packs&... in) {
 // A stage over whole streams: the body of every kernel of the chain.
 template <int kWidth, class Stage, class... In>
 __device__ void mapStreams(Stage stage, int n, float* out, const In*... in) {
-  using Wide = Pack<kWidth>;
+  using Wide = Pack<float, kWidth>;
   const int first = (blockIdx.x * blockDim.x + threadIdx.x) * kWidth;
   if (first + kWidth <= n) {
     *reinterpret_cast<Wide*>(out + first) = mapPacks<kWidth>(stage, *reinterpret_cast<const Wide*>(in + first)...);
@@ -132,8 +127,8 @@ __device__ void mapStreams(Stage stage, int n, float* out, const In*... in) {
   }
 }
 
-// Programmatic dependent launch (sm_90): the next kernel may start once every block of this one has
-// come here. It then waits until the one before it has ended and its stores can be seen.
+// Programmatic dependent launch (sm_90): the next kernel may start once every block of this one has come here. It then
+// waits until the one before it has ended and its stores can be seen.
 template <bool kOverlap>
 __device__ void waitForPrevious() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -196,25 +191,19 @@ float inputX(int i) { return float(i % kPeriodX) / (kPeriodX / 8) - 4; }  // [-4
 float inputResidual(int i) { return float(i % kPeriodR) / kPeriodR - 0.5f; }
 
 // The chain in double, up to a stage. Two stages depend on x alone and repeat after kPeriodX elements.
-class Reference {
- public:
-  Reference() {
-    for (int i = 0; i < kPeriodX; ++i) {
-      const double v = double(inputX(i)) * kScale + kBias;
-      scaled_.push_back(v);
-      activated_.push_back(0.5 * v * (1 + std::tanh(0.7978845608 * (v + 0.044715 * v * v * v))));
+double reference(int stage, int i) {
+  static const auto fromX = [] {
+    vector<std::array<double, 2>> values;
+    for (int at = 0; at < kPeriodX; ++at) {
+      const double v = double(inputX(at)) * kScale + kBias;
+      values.push_back({v, 0.5 * v * (1 + std::tanh(0.7978845608 * (v + 0.044715 * v * v * v)))});
     }
-  }
-
-  double operator()(int stage, int i) const {
-    if (stage < 2) return (stage == 0 ? scaled_ : activated_)[i % kPeriodX];
-    const double summed = activated_[i % kPeriodX] + inputResidual(i);
-    return stage == 2 ? summed : std::min(std::max(summed, double(kLow)), double(kHigh));
-  }
-
- private:
-  vector<double> scaled_, activated_;
-};
+    return values;
+  }();
+  if (stage < 2) return fromX[i % kPeriodX][stage];
+  const double summed = fromX[i % kPeriodX][1] + inputResidual(i);
+  return stage == 2 ? summed : std::min(std::max(summed, double(kLow)), double(kHigh));
+}
 
 // common: harness
 // ---- The harness, the same in every day: skip it
@@ -378,6 +367,30 @@ struct LoadedCode {
   bool offers(int capability) const { return features() >= capability; }
 };
 
+// The name that -arch takes. On Hopper the tensor cores reach their peak with the instructions of sm_90a alone.
+inline string archFlag(int capability) { return "sm_" + to_string(capability) + (capability == 90 ? "a" : ""); }
+
+// What a run leaves out because the loaded code lacks it, and the compute capability that its code needs.
+struct LeftOut {
+  string name;
+  int code;
+};
+constexpr int kSm90a = 91;  // what only sm_90a has, as if it were a compute capability between 9.0 and the next
+
+// Names it and the build that has it, in a sentence; "" where nothing is left out.
+inline string leftOutText(const LoadedCode& code, const vector<LeftOut>& all) {
+  string names;
+  for (size_t i = 0; i < all.size(); ++i) {
+    const int need = all[i].code;
+    names += (i == 0 ? "" : ", ") + all[i].name;
+    if (i + 1 == all.size() || all[i + 1].code != need)
+      names += need == kSm90a ? " (needs code for sm_90a)" : " (need code for sm_" + to_string(need) + " or newer)";
+  }
+  if (names.empty()) return "";
+  return "Left out, because the code that runs is of compute_" + to_string(code.ptx) + ": " + names +
+      ". Build with -arch=" + archFlag(code.card) + " for them.\n";
+}
+
 // The GPU that was opened, and the code that was loaded for it.
 struct Device {
   cudaDeviceProp properties;
@@ -388,12 +401,30 @@ struct Device {
 
 constexpr int kOldestCard = 75;  // Turing: the T4, for which the lessons are written
 
-// FP32 lanes of an SM, which is FMAs per clock, by compute capability (CUDA C++ Programming Guide, throughput of native
-// arithmetic instructions): 64 on Volta, Turing and GA100 (sm_80), 128 on every card since sm_86.
-inline int fp32LanesPerSm(int capability) { return capability <= 80 ? 64 : 128; }
+// What an SM does per clock, to hold a measured rate against (CUDA C++ Programming Guide, throughput of native
+// arithmetic instructions): multiply-adds of each type, bytes of L1 or shared memory, dense FP16 tensor FLOP (0 where
+// cards of the generation differ).
+struct PerClock {
+  int card;  // the first compute capability that it holds for
+  int fp32, fp64, fp16, bf16, int32, bytes, tensor;
+};
+inline PerClock perClockOf(int capability) {
+  constexpr PerClock kGenerations[] = {
+      {75, 64, 2, 128, 0, 64, 64, 1024},
+      {80, 64, 32, 256, 128, 64, 128, 2048},
+      {86, 128, 2, 128, 128, 64, 128, 0},
+      {90, 128, 64, 256, 256, 64, 128, 4096},
+      {100, 128, 64, 256, 256, 64, 128, 0},
+      {120, 128, 2, 128, 128, 64, 128, 0},
+  };
+  PerClock per = kGenerations[0];
+  for (const PerClock& generation : kGenerations)
+    if (generation.card <= capability) per = generation;
+  return per;
+}
 
-// The name that -arch takes. On Hopper the tensor cores reach their peak with the instructions of sm_90a alone.
-inline string archFlag(int capability) { return "sm_" + to_string(capability) + (capability == 90 ? "a" : ""); }
+// FP32 lanes of an SM, which is FMAs per clock.
+inline int fp32LanesPerSm(int capability) { return perClockOf(capability).fp32; }
 
 // CUDA counts 12040 for 12.4.
 inline string cudaVersionText(int version) { return to_string(version / 1000) + "." + to_string(version % 1000 / 10); }
@@ -651,6 +682,17 @@ struct PinnedBuffer : Buffer<T> {
   }
 };
 
+// Fills device memory with valueAt(i), through page-locked memory, a part at a time.
+template <class T, class ValueAt>
+void fillDevice(const DeviceBuffer<T>& buffer, ValueAt valueAt, cudaStream_t stream) {
+  const PinnedBuffer<T> staging(std::min(buffer.count(), size_t(1) << 22));
+  for (size_t done = 0; done < buffer.count(); done += staging.count()) {
+    const size_t part = std::min(staging.count(), buffer.count() - done);
+    for (size_t i = 0; i < part; ++i) staging[i] = valueAt(done + i);
+    upload(buffer + done, staging, part * sizeof(T), stream);
+  }
+}
+
 // Fills memory with 0xFF bytes, a NaN in every float: an element that a kernel forgets to write cannot pass for a
 // result.
 inline void poison(void* data, size_t bytes, cudaStream_t stream) {
@@ -701,6 +743,143 @@ inline void finish(const char* symbol, cudaStream_t stream) {
   const string call = string("kernel ") + symbol;
   checkCuda(cudaGetLastError(), call.c_str(), __FILE__, __LINE__);
   checkCuda(cudaStreamSynchronize(stream), call.c_str(), __FILE__, __LINE__);
+}
+
+// A comparison on the device: a gigabyte takes it less than a millisecond, and the CPU seconds. It compares with a
+// reference, a function of the element's index that is written once for both sides. At a small size the CPU compares
+// the same output with the same reference, which proves that the device's copy says what the CPU's says.
+[[maybe_unused]] constexpr int kCompareParts = 1024;  // of an output, each with its count of wrong elements
+
+// Counts the wrong elements of each part, and in counts[kCompareParts] the elements that were looked at. A NaN or an
+// infinity is never within what is allowed.
+template <class T, class Want>
+__global__ void findWrong(const T* got, size_t count, size_t part, Want want, double allowed, unsigned* counts) {
+  unsigned seen = 0;
+  for (size_t i = blockIdx.x * size_t(blockDim.x) + threadIdx.x; i < count; i += gridDim.x * size_t(blockDim.x)) {
+    ++seen;
+    const auto difference = got[i] - want(i);
+    if (!(fabs(difference) <= allowed)) atomicAdd(&counts[i / part], 1u);
+  }
+  for (int lane = 16; lane > 0; lane /= 2) seen += __shfl_xor_sync(0xffffffffu, seen, lane);
+  if (threadIdx.x % 32 == 0) atomicAdd(&counts[kCompareParts], seen);
+}
+
+// The same as a Verdict: the CPU looks for the first wrong element, in the first part that has one.
+template <class T, class Want>
+Verdict compareOnDevice(const T* got, size_t count, Want want, double allowed, cudaStream_t stream) {
+  constexpr size_t kThreads = 256, kBlocks = kOnCpu ? 24 : 1024;
+  const DeviceBuffer<unsigned> counted(kCompareParts + 1);
+  CUDA_CHECK(cudaMemsetAsync(counted, 0, counted.bytes(), stream));
+  const size_t partSize = (count + kCompareParts - 1) / kCompareParts;
+  const int blocks = int(std::min((count + kThreads - 1) / kThreads, kBlocks));
+  findWrong<T, Want><<<blocks, kThreads, 0, stream>>>(got, count, partSize, want, allowed, counted);
+  finish("findWrong", stream);
+  vector<unsigned> counts(counted.count());
+  download(counts.data(), counted, counted.bytes(), stream);
+  Verdict verdict;
+  verdict.checked = count;
+  size_t first = kCompareParts;
+  for (size_t part = kCompareParts; part-- > 0;) {
+    verdict.wrong += counts[part];
+    if (counts[part] > 0) first = part;
+  }
+  if (counts[kCompareParts] != count) {
+    ++verdict.wrong;
+    verdict.message = "the comparison on the device looked at " + to_string(counts[kCompareParts]) + " elements";
+  } else if (first < kCompareParts) {
+    const size_t begin = first * partSize;
+    vector<T> part(std::min(partSize, count - begin));
+    download(part.data(), got + begin, part.size() * sizeof(T), stream);
+    size_t i = 0;
+    while (i < part.size() && std::fabs(part[i] - want(begin + i)) <= allowed) ++i;
+    char text[160] = "the device found a difference that the CPU does not see: their references differ";
+    if (i < part.size())
+      snprintf(text, sizeof text, "first wrong element %zu: got %.9g, want %.9g", begin + i, double(part[i]),
+          double(want(begin + i)));
+    verdict.message = text;
+  }
+  return verdict;
+}
+
+// Proves that the comparison on the device finds one wrong element wherever it is and whatever it holds, and no other.
+// `data` holds what `want` says; `least` is the smallest difference that must be seen.
+template <class Want>
+Verdict proveComparison(float* data, size_t count, Want want, float least, cudaStream_t stream) {
+  Verdict verdict;
+  const auto require = [&](bool right, const string& message) {
+    ++verdict.checked;
+    if (!right && verdict.wrong++ == 0) verdict.message = message;
+  };
+  for (const size_t at : {size_t(0), count / kCompareParts, count / 2, count - 1}) {
+    const float right = want(at);
+    for (const float value : {std::nanf(""), INFINITY, -INFINITY, right + least}) {
+      upload(data + at, &value, sizeof value, stream);
+      const Verdict found = compareOnDevice<float>(data, count, want, 0, stream);
+      const string first = "first wrong element " + to_string(at) + ":";
+      require(found.wrong == 1 && found.message.find(first) != string::npos,
+          "one wrong element, " + to_string(at) + ", holds " + to_string(value) + ": got " + to_string(found.wrong) +
+              " wrong, " + found.message);
+    }
+    upload(data + at, &right, sizeof right, stream);
+  }
+  const Verdict clean = compareOnDevice<float>(data, count, want, 0, stream);
+  require(clean.wrong == 0, "none is wrong: got " + clean.message);
+  return verdict;
+}
+
+// What a launch writes, and how that is compared.
+struct Output {
+  void* data = nullptr;
+  size_t bytes = 0, bufferBytes = 0;
+  std::function<Verdict(const void* got)> onCpu = {};
+  std::function<Verdict(cudaStream_t)> onDevice = {};  // empty: the CPU compares at every size
+};
+
+// An output of a few megabytes, whose elements are want(i).
+template <class T, class Want>
+Output smallOutput(const DeviceBuffer<T>& buffer, size_t count, Want want, double allowed = 0) {
+  return {buffer, count * sizeof(T), buffer.bytes(), [=](const void* got) {
+            const T* const values = static_cast<const T*>(got);
+            return compare(values, 1, count, 0, allowed, [&](size_t, size_t i) -> double { return want(i); });
+          }};
+}
+
+// An output that the device compares alone at a large size.
+template <class T, class Want>
+Output largeOutput(const DeviceBuffer<T>& buffer, size_t count, Want want, double allowed = 0) {
+  Output output = smallOutput(buffer, count, want, allowed);
+  const T* const got = buffer;
+  output.onDevice = [=](cudaStream_t stream) { return compareOnDevice(got, count, want, allowed, stream); };
+  return output;
+}
+
+// Launches on poisoned memory and compares every element of the output. Where `ragged`, the CPU compares, and what lies
+// past the output in its buffer must stay as it was; then the device compares too.
+inline Verdict prove(const Output& output, const std::function<void(cudaStream_t)>& launch, const char* symbol,
+    bool ragged, cudaStream_t stream) {
+  const size_t bytes = ragged ? output.bufferBytes : output.bytes;
+  poison(output.data, bytes, stream);
+  launch(stream);
+  finish(symbol, stream);
+  Verdict verdict;
+  if (ragged || !output.onDevice) {
+    vector<double> host((bytes + sizeof(double) - 1) / sizeof(double));
+    download(host.data(), output.data, bytes, stream);
+    verdict = output.onCpu(host.data());
+    const auto* const got = reinterpret_cast<const unsigned char*>(host.data());
+    const auto* const past =
+        std::find_if(got + output.bytes, got + bytes, [](unsigned char byte) { return byte != 0xFF; });
+    if (verdict.wrong == 0 && past != got + bytes) {
+      verdict.wrong = 1;
+      verdict.message = "wrote " + to_string(past - got - output.bytes) + " bytes past the end of its output";
+    }
+  }
+  if (output.onDevice && verdict.wrong == 0) {
+    const double worst = verdict.worst;
+    verdict = output.onDevice(stream);
+    verdict.worst = std::max(verdict.worst, worst);
+  }
+  return verdict;
 }
 
 // ---- Timing
@@ -946,7 +1125,7 @@ struct Column {
 template <class Row>
 class Table {
  public:
-  // `record` is what its JSON lines call themselves. `shown`: in the text too.
+  // `record` is what its JSON lines call themselves; "": it has none. `shown`: in the text too.
   Table(Report& report, const char* record, vector<Column<Row>> columns, bool shown = true)
       : report_(report), record_(record), columns_(std::move(columns)), shown_(shown && report.text()) {
     string line;
@@ -955,16 +1134,19 @@ class Table {
     print(line);
   }
 
-  void add(const Row& row) const {
+  void add(const Row& row) const { add(row, record_); }
+
+  // A row whose JSON line calls itself another record than those of the table.
+  void add(const Row& row, const char* record) const {
     string line;
-    JsonLine json(record_);
+    JsonLine json(record);
     for (const Column<Row>& column : columns_) {
       const Value value = column.value(row);
       if (column.width != 0) append(line, column, shownAs(value, column.decimals));
       if (*column.key != '\0') json.add(column.key, value);
     }
     print(line);
-    report_.line(json);
+    if (*record != '\0') report_.line(json);
   }
 
  private:
@@ -1045,10 +1227,11 @@ class Checks {
       fprintf(stderr, "FAILED %s (%s, %s): %zu of %zu wrong, %s\n", check.symbol, check.variant.c_str(),
           check.size.c_str(), verdict.wrong, verdict.checked, verdict.message.c_str());
     table_.add(check);
-    failed_ += !check.ok();
+    (check.ok() ? passed_ : failed_) += 1;
     return !check.ok();
   }
 
+  int passed() const { return passed_; }
   int failed() const { return failed_; }
 
  private:
@@ -1069,7 +1252,7 @@ class Checks {
   }
 
   Table<Check> table_;
-  int failed_ = 0;
+  int passed_ = 0, failed_ = 0;
 };
 
 // Starts the report of a run with what ran, on what, built from what: a banner, and the record `run`.
@@ -1160,21 +1343,25 @@ constexpr Program kProgram = {56, "graphs", "Day 56: what a CUDA graph gives bac
 constexpr int kBlock = 256;  // 4 blocks fill an SM of a T4, 8 one of an H200
 
 constexpr int kCheckSize = 1048576 + 611;  // odd, 611 = 13 x 47: no launch shape covers it exactly
-constexpr int kTimedSizes[] = {1 << 10, 1 << 14, 1 << 18, 1 << 22, 1 << 24};
-constexpr int kSmallest = kTimedSizes[0];
-// The greater ones differ from the first two in their grids alone.
-constexpr int kLargest = kForSanitizer ? kTimedSizes[1] : std::end(kTimedSizes)[-1];
-
 static_assert(kCheckSize % 2 == 1 && kCheckSize % kBlock != 0, "every guard runs, the float4's too");
 
+// The sizes that are timed, in rising order. A size is added here, and nowhere else in the program.
+constexpr int kTimedSizes[] = {1 << 10, 1 << 14, 1 << 18, 1 << 22, 1 << 24};
+constexpr int kSizes = std::size(kTimedSizes);
+
+constexpr int kSmallest = kTimedSizes[0];
+constexpr int kSecond = kTimedSizes[1];  // to which a graph of the smallest is changed
+// The greater ones differ from the first two in their grids alone, so compute-sanitizer does without them.
+constexpr int kLargest = kForSanitizer ? kSecond : kTimedSizes[kSizes - 1];
 static_assert(kSmallest % 4 == 0, "aligned float4 accesses");
 
-// The memory of one size. Every stage has a buffer of its own, so that each can be judged.
+// The memory of one size. Every stage has a buffer of its own, so that each can be checked.
 struct Problem {
-  explicit Problem(int size) : n(size), x(n), residual(n) {
+  Problem(int size, cudaStream_t stream) : n(size), x(n), residual(n) {
+    fillDevice(x, inputX, stream);
+    fillDevice(residual, inputResidual, stream);
     for (int stage = 0; stage < kStages; ++stage) outputs.emplace_back(n);
   }
-
   static size_t bytes(int n) { return (2 + kStages) * sizeof(float) * n; }
 
   int n;
@@ -1190,13 +1377,13 @@ struct Step {
   Launch launch;
 };
 
-// The only launch of a chain's kernel, looked at also where it is captured.
 template <class... P>
 struct Arguments {
   std::tuple<P...> values;
   std::array<void*, sizeof...(P)> addresses;  // of them, for a graph's node
 };
 
+// Binds a kernel. Its launch is the only one there is, and its status is looked at also where it is captured.
 template <class... P, class... A>
 Step makeStep(const char* symbol, int stage, void (*kernel)(P...), int threads, bool overlaps, const A&... given) {
   const auto held = std::make_shared<Arguments<P...>>();
@@ -1256,33 +1443,29 @@ class Range {
 };
 
 // snippet: graph
-// A chain recorded by the constructor; instantiate() makes it launchable.
+// A chain recorded by the constructor; instantiate() makes it launchable. A Stop in a capture is the end of the
+// program, so nothing ends the capture then.
 class Graph {
  public:
   Graph(const vector<Step>& steps, int chains, cudaStream_t stream) {
     const Range range("capture");
     CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
-    try {
-      for (int chain = 0; chain < chains; ++chain)
-        for (const Step& step : steps) step.launch(stream);
-      cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-      CUDA_CHECK(cudaStreamIsCapturing(stream, &status));
-      if (status != cudaStreamCaptureStatusActive)
-        throw Stop{kExitFailed, string("kernel ") + steps.front().symbol + ": its capture ended before its end"};
-    } catch (...) {
-      cudaStreamEndCapture(stream, &graph_);
-      if (graph_ != nullptr) cudaGraphDestroy(graph_);
-      throw;
-    }
-    CUDA_CHECK(cudaStreamEndCapture(stream, &graph_));
+    for (int chain = 0; chain < chains; ++chain)
+      for (const Step& step : steps) step.launch(stream);
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    CUDA_CHECK(cudaStreamIsCapturing(stream, &status));
+    if (status != cudaStreamCaptureStatusActive)
+      throw Stop{kExitFailed, string("kernel ") + steps.front().symbol + ": its capture ended before its end"};
+    cudaGraph_t recorded = nullptr;
+    CUDA_CHECK(cudaStreamEndCapture(stream, &recorded));
+    graph_ = {recorded, cudaGraphDestroy, "cudaGraphDestroy"};
   }
-  ~Graph() {
-    if (executable_ != nullptr) release(cudaGraphExecDestroy(executable_), "cudaGraphExecDestroy");
-    release(cudaGraphDestroy(graph_), "cudaGraphDestroy");
-  }
-  Graph(const Graph&) = delete;
 
-  void instantiate() { CUDA_CHECK(cudaGraphInstantiateWithFlags(&executable_, graph_, 0)); }
+  void instantiate() {
+    cudaGraphExec_t executable = nullptr;
+    CUDA_CHECK(cudaGraphInstantiateWithFlags(&executable, graph_, 0));
+    executable_ = {executable, cudaGraphExecDestroy, "cudaGraphExecDestroy"};
+  }
   void upload(cudaStream_t stream) const { CUDA_CHECK(cudaGraphUpload(executable_, stream)); }
   void launch(cudaStream_t stream) const { CUDA_CHECK(cudaGraphLaunch(executable_, stream)); }
 
@@ -1294,23 +1477,34 @@ class Graph {
 
   // The node of each step. CUDA does not say in which order it lists the nodes, so they are known by their kernel.
   vector<cudaGraphNode_t> nodesOf(const vector<Step>& steps) const {
-    const vector<cudaGraphNode_t> all = nodes();
     vector<cudaGraphNode_t> found;
     for (const Step& step : steps) {
-      const auto runs = [&](cudaGraphNode_t node) { return kernelOf(node).func == step.node.func; };
-      const auto at = std::find_if(all.begin(), all.end(), runs);
-      if (at == all.end() || std::count_if(all.begin(), all.end(), runs) > 1)
+      int count = 0;
+      for (const Node& node : nodes())
+        if (node.kernel.func == step.node.func && ++count == 1) found.push_back(node.handle);
+      if (count != 1)
         throw Stop{kExitFailed, string("kernel ") + step.symbol + ": the graph does not hold it in exactly one node"};
-      found.push_back(*at);
     }
     return found;
   }
 
-  vector<cudaGraphNode_t> nodes() const {
+  // The nodes, with no function where one is no kernel.
+  struct Node {
+    cudaGraphNode_t handle;
+    cudaKernelNodeParams kernel;
+  };
+  vector<Node> nodes() const {
     size_t count = 0;
     CUDA_CHECK(cudaGraphGetNodes(graph_, nullptr, &count));
-    vector<cudaGraphNode_t> found(count);
-    CUDA_CHECK(cudaGraphGetNodes(graph_, found.data(), &count));
+    vector<cudaGraphNode_t> handles(count);
+    CUDA_CHECK(cudaGraphGetNodes(graph_, handles.data(), &count));
+    vector<Node> found;
+    for (const cudaGraphNode_t handle : handles) {
+      found.push_back({handle, {}});
+      cudaGraphNodeType type = cudaGraphNodeTypeKernel;
+      CUDA_CHECK(cudaGraphNodeGetType(handle, &type));
+      if (type == cudaGraphNodeTypeKernel) CUDA_CHECK(cudaGraphKernelNodeGetParams(handle, &found.back().kernel));
+    }
     return found;
   }
 
@@ -1320,61 +1514,74 @@ class Graph {
     return count;
   }
 
-  // The parameters of a node, with no function where it is no kernel.
-  static cudaKernelNodeParams kernelOf(cudaGraphNode_t node) {
-    cudaGraphNodeType type = cudaGraphNodeTypeKernel;
-    cudaKernelNodeParams parameters = {};
-    CUDA_CHECK(cudaGraphNodeGetType(node, &type));
-    if (type == cudaGraphNodeTypeKernel) CUDA_CHECK(cudaGraphKernelNodeGetParams(node, &parameters));
-    return parameters;
-  }
-
  private:
-  cudaGraph_t graph_ = nullptr;
-  cudaGraphExec_t executable_ = nullptr;
+  Owned<cudaGraph_t> graph_;
+  Owned<cudaGraphExec_t> executable_;
 };
 // end snippet: graph
 
-// ---- The arms
+// ---- The table: the variants, each a way to do the chain's work
+
+// What a variant is for: it is what a graph replaces, the graph that the day is about, or what competes with that.
+enum class Role { kBaseline, kSubject, kCompetitor };
+enum class Start { kLaunches, kGraph };  // a call for each kernel, or one for all of them
+enum class Kernels { kChain, kProgrammatic, kFused };  // the four, the four with programmatic launches, or one
+struct Variant {
+  const char* name;
+  Role role;
+  Start start;
+  Kernels kernels;
+  vector<Step> (*steps)(const Problem&);
+  int chains;  // in one launch of it
+
+  // Requested by one chain, per element: 8 + 8 + 12 + 8, or two reads and one write.
+  constexpr double bytes() const { return kernels == Kernels::kFused ? 12 : 36; }
+};
 
 constexpr int kChains = 20;  // many chains in one graph
 constexpr int kChainsUpTo = 1 << 18;  // above, submission hides behind the work
 
-constexpr double kChainBytes = 36;  // per element: 8 + 8 + 12 + 8
-constexpr double kFusedBytes = 12;  // per element: two reads and one write
-
-// One way to do the chain's work.
-struct Arm {
-  const char* name;
-  vector<Step> (*steps)(const Problem&);
-  bool programmatic, captured;
-  int chains;  // in one launch of it
-  double bytes;  // that one chain asks for, per element
+constexpr Variant kVariants[] = {
+    {"launches", Role::kBaseline, Start::kLaunches, Kernels::kChain, chainSteps<1, false>, 1},
+    {"graph", Role::kSubject, Start::kGraph, Kernels::kChain, chainSteps<1, false>, 1},
+    {"programmatic launches", Role::kCompetitor, Start::kLaunches, Kernels::kProgrammatic, chainSteps<1, true>, 1},
+    {"programmatic graph", Role::kCompetitor, Start::kGraph, Kernels::kProgrammatic, chainSteps<1, true>, 1},
+    {"wide launches", Role::kCompetitor, Start::kLaunches, Kernels::kChain, chainSteps<4, false>, 1},
+    {"wide graph", Role::kCompetitor, Start::kGraph, Kernels::kChain, chainSteps<4, false>, 1},
+    {"wide programmatic graph", Role::kCompetitor, Start::kGraph, Kernels::kProgrammatic, chainSteps<4, true>, 1},
+    {"20 chains in a graph", Role::kCompetitor, Start::kGraph, Kernels::kChain, chainSteps<1, false>, kChains},
+    {"20 programmatic chains", Role::kCompetitor, Start::kGraph, Kernels::kProgrammatic, chainSteps<1, true>, kChains},
+    {"fused launch", Role::kCompetitor, Start::kLaunches, Kernels::kFused, fusedSteps<1>, 1},
+    {"fused graph", Role::kCompetitor, Start::kGraph, Kernels::kFused, fusedSteps<1>, 1},
+    {"wide fused launch", Role::kCompetitor, Start::kLaunches, Kernels::kFused, fusedSteps<4>, 1},
 };
+static_assert(kChains == 20, "the names of two variants say 20");
 
-constexpr Arm kArms[] = {
-    {"launches", chainSteps<1, false>, false, false, 1, kChainBytes},
-    {"graph", chainSteps<1, false>, false, true, 1, kChainBytes},
-    {"programmatic launches", chainSteps<1, true>, true, false, 1, kChainBytes},
-    {"programmatic graph", chainSteps<1, true>, true, true, 1, kChainBytes},
-    {"wide launches", chainSteps<4, false>, false, false, 1, kChainBytes},
-    {"wide graph", chainSteps<4, false>, false, true, 1, kChainBytes},
-    {"wide programmatic graph", chainSteps<4, true>, true, true, 1, kChainBytes},
-    {"20 chains in a graph", chainSteps<1, false>, false, true, kChains, kChainBytes},
-    {"20 programmatic chains", chainSteps<1, true>, true, true, kChains, kChainBytes},
-    {"fused launch", fusedSteps<1>, false, false, 1, kFusedBytes},
-    {"fused graph", fusedSteps<1>, false, true, 1, kFusedBytes},
-    {"wide fused launch", fusedSteps<4>, false, false, 1, kFusedBytes},
-};
-constexpr int kArmCount = sizeof kArms / sizeof kArms[0];
-constexpr int kLaunches = 0, kGraph = 1;  // the two that the day is about
-static_assert(kChains == 20, "the names of two arms say 20");
+constexpr const Variant& variantOf(Role role) {
+  int i = 0;
+  while (kVariants[i].role != role) ++i;
+  return kVariants[i];
+}
+constexpr const Variant& kLaunches = variantOf(Role::kBaseline);
+constexpr const Variant& kGraph = variantOf(Role::kSubject);
+static_assert(kVariants[0].role == Role::kBaseline, "the others are checked against its bits, so it is checked first");
 
-// An arm bound to a problem.
-struct Path {
-  Path(const Arm& of, const Problem& problem, cudaStream_t stream) : arm(of), at(problem), steps(arm.steps(problem)) {
-    if (arm.captured) {
-      graph = std::make_shared<Graph>(steps, arm.chains, stream);
+// The variants that can run at a size. A kernel that overlaps needs the wait of sm_90 in its code: code for an older
+// card, translated by the driver, would not wait.
+vector<Variant> variantsFor(int n, bool programmatic) {
+  vector<Variant> variants;
+  for (const Variant& variant : kVariants)
+    if ((programmatic || variant.kernels != Kernels::kProgrammatic) && (variant.chains == 1 || n <= kChainsUpTo))
+      variants.push_back(variant);
+  return variants;
+}
+
+// A variant bound to a problem.
+struct BoundVariant {
+  BoundVariant(const Variant& of, const Problem& problem, cudaStream_t stream)
+      : variant(of), at(problem), steps(of.steps(problem)) {
+    if (variant.start == Start::kGraph) {
+      graph = std::make_shared<Graph>(steps, variant.chains, stream);
       graph->instantiate();
       launch = [graph = graph](cudaStream_t s) { graph->launch(s); };
     } else {
@@ -1384,23 +1591,38 @@ struct Path {
     }
   }
 
-  Arm arm;
+  Variant variant;
   const Problem& at;
   vector<Step> steps;
   std::shared_ptr<Graph> graph;
   Launch launch;
 };
 
-// The arms that can run at a size. A kernel that overlaps needs the wait of sm_90 in its code: code
-// for an older card, translated by the driver, would not wait.
-vector<int> armsFor(int n, bool programmatic) {
-  vector<int> arms;
-  for (int i = 0; i < kArmCount; ++i)
-    if ((programmatic || !kArms[i].programmatic) && (kArms[i].chains == 1 || n <= kChainsUpTo)) arms.push_back(i);
-  return arms;
-}
+// Holds a stream until it is opened.
+class Gate {
+ public:
+  void hold(cudaStream_t stream, long long patience = kPatience, bool opened = false) const {
+    flags[0] = opened;
+    flags[1] = kUntouched;
+    launch(holdStream, 1, 1, flags, flags + 1, patience)(stream);
+    CUDA_CHECK(cudaGetLastError());
+  }
+  void open() const { static_cast<volatile int*>(flags)[0] = 1; }
+  int state() const { return static_cast<volatile int*>(flags)[1]; }
 
-bool overlapsHere(const Device& device) { return device.code.offers(90); }
+  const PinnedBuffer<int> flags{2};
+};
+
+// A copy that streams from DRAM: its rate is the floor of every variant.
+struct Copy {
+  explicit Copy(const cudaDeviceProp& gpu) : in(bytes(gpu) / sizeof(float)), out(in.count()) {}
+  static size_t bytes(const cudaDeviceProp& gpu) { return std::max(size_t(64) << 20, size_t(4) * gpu.l2CacheSize); }
+  void operator()(cudaStream_t stream) const {
+    CUDA_CHECK(cudaMemcpyAsync(out, in, out.bytes(), cudaMemcpyDeviceToDevice, stream));
+  }
+
+  DeviceBuffer<float> in, out;
+};
 
 // ---- Checking
 
@@ -1411,9 +1633,7 @@ constexpr double kRelative = 1e-5, kAbsolute = 1e-6;
 constexpr int kCycles = 1000;  // captured, instantiated and destroyed, to see a leak
 // Rounds of so many graphs each, of which a leak shows in most. compute-sanitizer sees leaks without them.
 constexpr int kLeakRounds = kForSanitizer ? 1 : 5;
-
-constexpr double kCopyOverL2 = 4;  // a copy that streams from DRAM
-constexpr size_t kCopyMinBytes = size_t(64) << 20;
+constexpr size_t kGranularity = size_t(2) << 20;  // in which the driver takes memory
 
 // Waits for what was launched, and names it in an error.
 void synchronize(cudaStream_t stream, const string& what) {
@@ -1422,161 +1642,147 @@ void synchronize(cudaStream_t stream, const string& what) {
 
 class Checker {
  public:
-  Checker(const Options& options, cudaStream_t stream, int largest)
-      : options_(options), stream_(stream), staging_(largest) {}
+  Checker(Report& report, cudaStream_t stream, int largest)
+      : report_(report), checks_(report), stream_(stream), staging_(largest) {}
 
-  int failed() const { return failed_; }
-  // Elements of fused outputs that are not the chain's bits, at the largest size.
-  size_t otherBits() const { return otherBits_; }
+  int failed() const { return checks_.failed(); }
 
-  void upload(const Problem& at) {
-    copyIn(at.x, inputX);
-    copyIn(at.residual, inputResidual);
+  // Returns whether all checks passed, and says what that means.
+  bool checkAll(const vector<Problem>& problems, const Gate& gate, const Copy& copy, bool programmatic) {
+    const Problem odd(kCheckSize, stream_);
+    checkVariants(odd, programmatic);
+    checkUpdate(odd, problems.front());
+    checkGate(gate);
+    checkCopy(copy);
+    checkLeaks(problems.front());
+    for (const Problem& at : problems) checkVariants(at, programmatic);
+    if (failed() > 0) {
+      fprintf(stderr, "%d checks FAILED, so no times are printed\n", failed());
+      return false;
+    }
+    const int largest = problems.back().n;
+    report_.say(
+        "All variants match the reference at every stage, n = %d and %d to %d, and the launches bit for bit\n"
+        "(fused kernels: %.1f %% of the elements have other bits, within the tolerance). Each capture holds\n"
+        "what was launched: kernels alone, one root, every grid and block. %d graphs left no memory behind.\n\n",
+        kCheckSize, kSmallest, largest, 100.0 * otherBits_ / largest, kLeakRounds * kCycles);
+    return true;
   }
 
-  // Each arm on poisoned memory: the first against the reference, the others against its bits.
-  void checkArms(const Problem& at, bool programmatic) {
+  // Each variant on poisoned memory: the launches against the reference, the others against their bits.
+  void checkVariants(const Problem& at, bool programmatic) {
     const Range range("check " + to_string(at.n));
     bits_.clear();
-    for (const int i : armsFor(at.n, programmatic)) {
-      const Path path(kArms[i], at, stream_);
-      if (path.graph && !checkRecording(path)) continue;
+    for (const Variant& variant : variantsFor(at.n, programmatic)) {
+      const BoundVariant bound(variant, at, stream_);
+      if (bound.graph && !checkRecording(bound)) continue;
       poisonOutputs(at);
-      path.launch(stream_);
-      synchronize(stream_, string("the arm ") + kArms[i].name);
-      judge(at, path.steps, kArms[i].name, i == kLaunches);
+      bound.launch(stream_);
+      synchronize(stream_, string("the variant ") + variant.name);
+      checkOutputs(at, bound.steps, variant, variant.name);
     }
   }
 
-  // A graph given the size and the memory of another problem writes that, and nothing where it was
-  // captured.
+  // A graph given the size and the memory of another problem writes that, and nothing where it was captured.
   void checkUpdate(const Problem& from, const Problem& to) {
-    const char* variant = "graph, parameters set";
-    const vector<Step> before = kArms[kGraph].steps(from);
-    const vector<Step> after = kArms[kGraph].steps(to);
+    const char* name = "graph, parameters set";
+    const vector<Step> before = kGraph.steps(from);
+    const vector<Step> after = kGraph.steps(to);
     Graph graph(before, 1, stream_);
     graph.instantiate();
     graph.setParameters(graph.nodesOf(before), after);
     poisonOutputs(from);
     poisonOutputs(to);
     graph.launch(stream_);
-    synchronize(stream_, variant);
-    const vector<char> untouched(sizeof(float) * from.n, char(0xFF));
-    Verdict stale;
-    stale.checked = stale.wrong = from.n;
-    stale.message = "got writes where the graph was captured: a stale pointer";
+    synchronize(stream_, name);
+    const size_t n = from.n;
+    const vector<char> untouched(n * sizeof(float), char(0xFF));
     for (const Step& step : before) {
-      copyOut(from.outputs[step.stage]);
+      download(staging_, from.outputs[step.stage], untouched.size(), stream_);
       if (std::memcmp(staging_, untouched.data(), untouched.size()) != 0)
-        return report(step.symbol, variant, from.n, stale);
+        return add(step.symbol, name, from.n, {n, n, 0, "got writes where the graph was captured: a stale pointer"});
     }
     bits_.clear();
-    judge(to, after, variant, false);
+    checkOutputs(to, after, kGraph, name);
   }
 
   // Many captures leave device memory as it was. What is free is told for the whole card, so that what another process
   // takes meanwhile is lost too: a leak is what most rounds lose.
   void checkLeaks(const Problem& at) {
-    const vector<Step> steps = kArms[kGraph].steps(at);
+    const vector<Step> steps = kGraph.steps(at);
     const auto freeAfter = [&](int graphs) {
       for (int i = 0; i < graphs; ++i) Graph(steps, 1, stream_).instantiate();
       size_t free = 0, total = 0;
       CUDA_CHECK(cudaMemGetInfo(&free, &total));
-      return free;
+      return static_cast<long long>(free);
     };
-    size_t before = freeAfter(kCycles / 10);  // by then the driver's pools are full
-    int losses = 0;
+    long long before = freeAfter(kCycles / 10);  // by then the driver's pools are full
+    size_t losses = 0;
     string lost;
     for (int round = 0; round < kLeakRounds; ++round) {
-      const size_t after = freeAfter(kCycles);
-      losses += after + kGranularity < before;
-      lost +=
-          (round > 0 ? ", " : "") + to_string((static_cast<long long>(before) - static_cast<long long>(after)) / 1024);
+      const long long after = freeAfter(kCycles);
+      losses += before - after > static_cast<long long>(kGranularity);
+      lost += (round > 0 ? ", " : "") + to_string((before - after) / 1024);
       before = after;
     }
-    Verdict verdict;
-    verdict.checked = kLeakRounds;
-    if (2 * losses > kLeakRounds) {
-      verdict.wrong = losses;
-      verdict.message = "rounds of " + to_string(kCycles) + " graphs lost " + lost + " KiB of device memory";
-    }
-    report("cudaGraphExecDestroy", "captured, destroyed", at.n, verdict);
+    Verdict verdict = {kLeakRounds, 0, 0, ""};
+    if (2 * losses > kLeakRounds)
+      verdict = {
+          kLeakRounds, losses, 0, "rounds of " + to_string(kCycles) + " graphs lost " + lost + " KiB of device memory"};
+    add("cudaGraphExecDestroy", "captured, destroyed", at.n, verdict);
   }
 
   // What holds the stream gives up when it is not told to open, and opens when it is.
-  void checkGate(volatile int* flags) {
+  void checkGate(const Gate& gate) {
     Verdict verdict;
     for (const GateState want : {kTimedOut, kReleased}) {
-      flags[0] = want == kReleased;
-      flags[1] = kUntouched;
-      holdStream<<<1, 1, 0, stream_>>>(flags, flags + 1, kShortPatience);
-      CUDA_CHECK(cudaGetLastError());
+      gate.hold(stream_, kShortPatience, want == kReleased);
       synchronize(stream_, "kernel holdStream");
+      const int got = gate.state();
       ++verdict.checked;
-      if (flags[1] != want) verdict.message = "got state " + to_string(flags[1]) + ", want " + to_string(want);
-      verdict.wrong += flags[1] != want;
+      if (got != want) verdict.message = "got state " + to_string(got) + ", want " + to_string(want);
+      verdict.wrong += got != want;
     }
-    report("holdStream", "gate", 1, verdict);
+    add("holdStream", "gate", 1, verdict);
   }
 
-  void checkCopy(const DeviceBuffer<float>& in, const DeviceBuffer<float>& out, const Launch& copy) {
-    vector<float> host(in.count()), got(out.count());
-    for (size_t i = 0; i < host.size(); ++i) host[i] = inputX(int(i));
-    ::upload(in, host.data(), in.bytes(), stream_);
-    poison(out, out.bytes(), stream_);
-    copy(stream_);
-    synchronize(stream_, "cudaMemcpyAsync");
-    download(got.data(), out, out.bytes(), stream_);
-    Verdict verdict;
-    verdict.checked = got.size();
-    for (size_t i = 0; i < got.size(); ++i) verdict.wrong += !(got[i] == host[i]);
-    if (verdict.wrong > 0) verdict.message = "got other floats than were copied";
-    report("cudaMemcpyAsync", "ceiling-copy", int(got.size()), verdict);
+  void checkCopy(const Copy& copy) {
+    const auto copied = [](size_t i) { return inputX(int(i)); };
+    fillDevice(copy.in, copied, stream_);
+    const Output output = smallOutput(copy.out, copy.out.count(), copied);
+    const Verdict verdict = prove(output, std::cref(copy), "cudaMemcpyAsync", false, stream_);
+    add("cudaMemcpyAsync", "ceiling-copy", int(copy.out.count()), verdict);
   }
 
  private:
-  static constexpr size_t kGranularity = size_t(2) << 20;  // in which the driver takes memory
-
-  void copyIn(const DeviceBuffer<float>& to, float (*value)(int)) {
-    for (size_t i = 0; i < to.count(); ++i) staging_[i] = value(int(i));
-    ::upload(to, staging_, to.bytes(), stream_);
-  }
-
-  void copyOut(const DeviceBuffer<float>& from) { download(staging_, from, from.bytes(), stream_); }
-
   void poisonOutputs(const Problem& at) {
     for (const DeviceBuffer<float>& output : at.outputs) poison(output, output.bytes(), stream_);
   }
 
-  // The graph holds what was launched and nothing else: kernels alone, one node per launch with its
-  // grid and block, one of them the root.
-  bool checkRecording(const Path& path) {
+  // The graph holds what was launched and nothing else: kernels alone, one node per launch with its grid and block, one
+  // of them the root.
+  bool checkRecording(const BoundVariant& bound) {
     const auto shape = [](const cudaKernelNodeParams& p) {
       return to_string(p.gridDim.x * p.gridDim.y) + " blocks of " + to_string(p.blockDim.x * p.blockDim.y);
     };
-    vector<cudaKernelNodeParams> left;  // nodes that no launch explains
-    for (const cudaGraphNode_t node : path.graph->nodes()) left.push_back(Graph::kernelOf(node));
-    const size_t wanted = path.arm.chains * path.steps.size(), roots = path.graph->roots();
-    Verdict verdict;
-    verdict.checked = wanted;
-    verdict.wrong = left.size() != wanted || roots != 1;
-    verdict.message = "got " + to_string(left.size()) + " nodes and " + to_string(roots) +
-        " roots in the capture, want " + to_string(wanted) + " and 1";
-    const char* symbol = path.steps.front().symbol;
-    for (size_t i = 0; i < wanted; ++i) {
-      const Step& step = path.steps[i % path.steps.size()];
-      const auto same = [&](const auto& p) { return p.func == step.node.func && shape(p) == shape(step.node); };
-      const auto found = std::find_if(left.begin(), left.end(), same);
-      if (found != left.end()) {
-        left.erase(found);
-        continue;
-      }
+    const vector<Graph::Node> nodes = bound.graph->nodes();
+    const size_t wanted = bound.variant.chains * bound.steps.size(), roots = bound.graph->roots();
+    const char* symbol = bound.steps.front().symbol;
+    Verdict verdict = {wanted, nodes.size() != wanted || roots != 1, 0,
+        "got " + to_string(nodes.size()) + " nodes and " + to_string(roots) + " roots in the capture, want " +
+            to_string(wanted) + " and 1"};
+    for (const Step& step : bound.steps) {
+      const auto same = [&](const Graph::Node& node) {
+        return node.kernel.func == step.node.func && shape(node.kernel) == shape(step.node);
+      };
+      const auto found = std::count_if(nodes.begin(), nodes.end(), same);
+      if (found == bound.variant.chains) continue;
       verdict.wrong = 1;
       symbol = step.symbol;
-      verdict.message += ", and it has no such kernel of " + shape(step.node);
+      verdict.message += ", and it has " + to_string(found) + " such kernels of " + shape(step.node);
       break;
     }
-    if (verdict.wrong > 0) report(symbol, path.arm.name, path.at.n, verdict);
+    if (verdict.wrong > 0) add(symbol, bound.variant.name, bound.at.n, verdict);
     return verdict.wrong == 0;
   }
 
@@ -1591,97 +1797,85 @@ class Checker {
     return steps.front().symbol;
   }
 
-  // Judges every stage up to the first that is wrong: those after it pass its fault on. `first` keeps
-  // the bits that later arms must match.
-  void judge(const Problem& at, const vector<Step>& steps, const char* variant, bool first) {
-    Verdict outside;
-    outside.message = redZoneDamage();
-    if (!outside.message.empty()) {
-      outside.checked = at.n;
-      outside.wrong = 1;
-      return report(whoDamages(steps), variant, at.n, outside);
-    }
+  // Checks every stage up to the first that is wrong: those after it pass its fault on.
+  void checkOutputs(const Problem& at, const vector<Step>& steps, const Variant& variant, const char* name) {
+    const size_t n = at.n;
+    const string damage = redZoneDamage();
+    if (!damage.empty()) return add(whoDamages(steps), name, at.n, {n, 1, 0, damage});
     for (const Step& step : steps) {
-      copyOut(at.outputs[step.stage]);
-      const size_t n = at.n;
-      const bool known = bits_.size() == kStages;
-      const bool same = known && std::memcmp(bits_[step.stage].data(), staging_, n * sizeof(float)) == 0;
-      Verdict verdict = same ? launched_[step.stage]
-                             : compare<float>(staging_, 1, n, kRelative, kAbsolute,
-                                   [&](size_t, size_t i) { return reference_(step.stage, int(i)); });
-      if (known && !same && verdict.wrong == 0) {
-        size_t other = 0;
-        for (size_t i = 0; i < n; ++i) other += std::memcmp(&bits_[step.stage][i], &staging_[i], sizeof(float)) != 0;
-        if (steps.size() == 1) {  // fused
-          otherBits_ = std::max(otherBits_, other);
-        } else {
-          verdict.wrong = other;
-          verdict.message = "got other bits than the launches";
-        }
-      }
-      report(step.symbol, variant, at.n, verdict);
+      download(staging_, at.outputs[step.stage], n * sizeof(float), stream_);
+      const Verdict verdict = checkStage(step.stage, n, variant.kernels == Kernels::kFused);
+      add(step.symbol, name, at.n, verdict);
       if (verdict.wrong > 0) break;
-      if (first) {
-        launched_[step.stage] = verdict;
-        bits_.emplace_back(static_cast<float*>(staging_), staging_ + n);
-      }
+      if (variant.role != Role::kBaseline) continue;
+      launched_[step.stage] = verdict;
+      bits_.emplace_back(static_cast<float*>(staging_), staging_ + n);
     }
   }
 
-  void report(const char* symbol, const char* variant, int n, const Verdict& verdict) {
-    failed_ += reportCheck(kProgram.day, variant, symbol, to_string(n), verdict, options_.mode, options_.json);
+  // Checks the output of a stage. Where it has the bits of the launches, it has their verdict too; others are right in
+  // the fused kernels alone.
+  Verdict checkStage(int stage, size_t n, bool fused) {
+    const auto want = [=](size_t, size_t i) { return reference(stage, int(i)); };
+    const bool known = bits_.size() == kStages;
+    if (known && std::memcmp(bits_[stage].data(), staging_, n * sizeof(float)) == 0) return launched_[stage];
+    const Verdict verdict = compare<float>(staging_, 1, n, kRelative, kAbsolute, want);
+    if (!known || verdict.wrong > 0) return verdict;
+    size_t other = 0;
+    for (size_t i = 0; i < n; ++i) other += std::memcmp(&bits_[stage][i], &staging_[i], sizeof(float)) != 0;
+    if (!fused) return {n, other, verdict.worst, "got other bits than the launches"};
+    otherBits_ = std::max(otherBits_, other);
+    return verdict;
   }
 
-  const Options& options_;
-  const Reference reference_;
+  void add(const char* symbol, const char* variant, int n, const Verdict& verdict) {
+    checks_.add({kProgram.day, variant, symbol, to_string(n), verdict});
+  }
+
+  Report& report_;
+  Checks checks_;
   cudaStream_t stream_;
   PinnedBuffer<float> staging_;
   vector<vector<float>> bits_;  // of the launches, per stage
   std::array<Verdict, kStages> launched_;
-  size_t otherBits_ = 0;
-  int failed_ = 0;
+  size_t otherBits_ = 0;  // elements of fused outputs that are not the chain's bits, at the largest size
 };
 
-// ---- Timing
+// ---- Measuring
 
 // A sample is a batch of whole-chain iterations, fewer where the chain takes long.
 constexpr int kBatch = 20;
 constexpr double kBatchMs = 2;
 constexpr int kRounds = 16;  // A B B A: two samples of each, so 32 pairs
 constexpr int kWarmRounds = 2;  // rounds before them that do not count
+static_assert(kBatch % kChains == 0, "a sample is whole graphs");
 
-// Two arms are told apart where the whole interval of their paired difference lies beyond kMargin of the median. Most
-// times on the GPU differ by less than that from one run to the next; what the host's pace bounds differs by far more.
+// Two variants are told apart where the whole interval of their paired difference lies beyond kMargin of the median.
+// Most times on the GPU differ by less than that from one run to the next; what the host's pace bounds differs by far
+// more.
 constexpr double kMargin = 0.01;
 constexpr double kRunError = 0.001;  // the chance that any interval of a run's verdicts misses the true median
 
 constexpr int kAttempts = 3;  // a sample is taken anew where the host was away for so long that the gate gave up
-
-static_assert(kBatch % kChains == 0, "a sample is whole graphs");
-
 constexpr int kModelChains[] = {1, 5, 25};  // graphs of 4, 20 and 100 nodes
 constexpr int kModelBatch = 8;
 constexpr int kFresh = 32;  // fresh graphs for the bill
 
-// What an SM can ask for in a clock, a float for each of 32 lanes. No card from the T4 to Blackwell does more.
+// What an SM can request in a clock, a float for each of 32 lanes. No card from the T4 to Blackwell does more.
 constexpr double kBytesPerClock = 128;
 
-double hostUs() {
-  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-// Microseconds since the last lap.
-struct Laps {
-  double operator()() {
-    const double before = std::exchange(last, hostUs());
-    return last - before;
+// Microseconds of the host's clock since the lap before, or since it was started.
+struct Stopwatch {
+  using Clock = std::chrono::steady_clock;
+  double lap() {
+    const Clock::time_point before = std::exchange(last, Clock::now());
+    return std::chrono::duration<double, std::micro>(last - before).count();
   }
-  double last = hostUs();
+  Clock::time_point last = Clock::now();
 };
 
 // Samples in microseconds, sorted.
 struct Summary {
-  Summary() = default;
   explicit Summary(vector<double> samples) : sorted(std::move(samples)) { std::sort(sorted.begin(), sorted.end()); }
 
   // 0 gives the least, 1 the greatest, and what lies between two samples is between them.
@@ -1696,9 +1890,9 @@ struct Summary {
 };
 
 // The three times of an iteration.
+enum Quantity { kSubmission, kGpu, kEndToEnd };
 constexpr const char* kQuantities[] = {"submission", "gpu", "end to end"};
-constexpr int kTimes = 3;
-constexpr int kGpu = 1, kEndToEnd = 2;
+constexpr int kTimes = std::size(kQuantities);
 
 // snippet: interval
 // The chance of at most `heads` heads in so many tosses of a fair coin.
@@ -1721,437 +1915,410 @@ constexpr int rankFor(int pairs, double error) {
 
 constexpr int kPairs = 2 * kRounds;
 // Graph against launches and the control, in three times, at every size: all of them together may err by kRunError.
-constexpr int kVerdicts = 2 * kTimes * int(sizeof kTimedSizes / sizeof kTimedSizes[0]);
+constexpr int kVerdicts = 2 * kTimes * kSizes;
 constexpr int kRank = rankFor(kPairs, kRunError / kVerdicts);
 static_assert(kRank > 0, "more rounds are needed for so small an error");
 
-// What an arm saves against another: the median of the paired differences, and its interval, from the kRank-th smallest
-// difference to the kRank-th largest. It misses the true median only where fewer than kRank pairs lie on one side of
-// it. Each pair lies on either side like a tossed coin, whatever the noise looks like, as long as pairs do not depend
-// on each other: so the chance of a miss is known exactly, and no resampling is needed.
-struct Saving {
-  Saving() = default;
-  Saving(const vector<double>& other, const vector<double>& arm) : arms(arm), others(other) {
+// What a variant saves against another: the median of the paired differences, and its interval, from the kRank-th
+// smallest difference to the kRank-th largest. It misses the true median only where fewer than kRank pairs lie on one
+// side of it. Each pair lies on either side like a tossed coin, whatever the noise looks like, as long as pairs do not
+// depend on each other: so the chance of a miss is known exactly, and no resampling is needed.
+struct PairedDifference {
+  PairedDifference(const vector<double>& other, const vector<double>& variant) : us(variant), otherUs(other) {
     vector<double> each;
-    for (size_t i = 0; i < arm.size(); ++i) each.push_back(other[i] - arm[i]);
+    for (size_t i = 0; i < variant.size(); ++i) each.push_back(other[i] - variant[i]);
     const Summary differences(each);
-    median = differences.median();
+    saved = differences.median();
     low = differences.sorted.at(kRank - 1);
     high = differences.sorted.at(each.size() - kRank);
-    const double margin = kMargin * others.median();
+    const double margin = kMargin * otherUs.median();
     faster = low > margin ? 1 : high < -margin ? -1 : 0;
   }
 
-  Summary arms, others;
-  double median = 0, low = 0, high = 0;
-  int faster = 0;  // 1: the arm, -1: the other, 0: indistinguishable
+  Summary us, otherUs;  // of the two by themselves
+  double saved, low, high;
+  int faster;  // 1: the variant, -1: the other, 0: indistinguishable
 };
 // end snippet: interval
 
-// Samples of two arms, the other one's first, in each of the three times.
-using Samples = std::array<std::array<vector<double>, kTimes>, 2>;
-
-// An arm against another, in each of the three times.
-struct Cell {
-  Cell() = default;
-  Cell(const Arm& its, const Arm& against, int iterations, const Samples& samples)
-      : arm(its), other(against), batch(iterations) {
-    for (int t = 0; t < kTimes; ++t) times[t] = Saving(samples[0][t], samples[1][t]);
-  }
-
-  // A control, an arm against itself, has no winner: where it is told from itself, something disturbed the samples.
-  // That is told beside the verdicts and fails nothing, because a check of results it is not.
-  const char* verdict(int t) const {
-    const Saving& saving = times[t];
-    if (saving.faster == 0) return "indistinguishable";
-    if (std::strcmp(arm.name, other.name) == 0) return "noise";
-    return saving.faster > 0 ? arm.name : other.name;
+// A variant against another, in one of the three times: the graph against the launches, these against themselves as a
+// control, or a competitor against the graph.
+struct Comparison : PairedDifference {
+  bool isControl() const { return variant.role == Role::kBaseline; }
+  bool isNoise() const { return isControl() && faster != 0; }
+  // A control has no winner: where a variant is told from itself, something disturbed the samples. That is told beside
+  // the verdicts and fails nothing, because a check of results it is not.
+  const char* verdict() const {
+    if (faster == 0) return "indistinguishable";
+    if (isNoise()) return "noise";
+    return faster > 0 ? variant.name : other.name;
   }
 
   // Stops at a rate that no card can have.
-  void requirePossibleRates(int n, double maxGbps) const {
-    for (const int t : {kGpu, kEndToEnd}) {
-      const auto require = [&](const Arm& its, const Summary& us) {
-        requirePossible(string(its.name) + ", n = " + to_string(n) + ", " + kQuantities[t],
-            its.bytes * n / us.median() * 1e-3, maxGbps, "GB/s");
-      };
-      require(arm, times[t].arms);
-      require(other, times[t].others);
-    }
+  void requirePossibleRates(double maxGbps) const {
+    const auto require = [&](const Variant& its, const Summary& time) {
+      const string what = string(its.name) + ", n = " + to_string(n) + ", " + kQuantities[quantity];
+      requirePossible(what, its.bytes() * n / time.median() * 1e-3, maxGbps, "GB/s");
+    };
+    if (quantity == kSubmission) return;  // the host's clock sees no bytes move
+    require(variant, us);
+    require(other, otherUs);
   }
 
-  Arm arm = {}, other = {};
-  int batch = 0;
-  std::array<Saving, kTimes> times;
+  int n, quantity, batch;
+  Variant variant, other;
 };
 
-class Gate {
- public:
-  void hold(cudaStream_t stream) const {
-    flags[0] = 0;
-    flags[1] = kUntouched;
-    holdStream<<<1, 1, 0, stream>>>(flags, flags + 1, kPatience);
-    CUDA_CHECK(cudaGetLastError());
-  }
-  void open() const { static_cast<volatile int*>(flags)[0] = 1; }
-  bool released() const { return static_cast<volatile int*>(flags)[1] == kReleased; }
-
-  const PinnedBuffer<int> flags{2};
-};
-
-struct Lab {
+// What samples are taken with.
+struct Sampler {
   cudaStream_t stream;
   const Gate& gate;
-  double maxGbps;  // what the SMs can ask for, all of them in every clock
+  double maxGbps;  // what the SMs can request, all of them in every clock
   Event begin, end;
 };
-
 using Times = std::array<double, kTimes>;
 
 // snippet: sample
-// Behind the gate the host's clock sees submission alone, and the events the GPU alone: all its work
-// waits in the queue. Then both, on an empty queue.
-Times sample(const Launch& launch, int launches, int iterations, const Lab& lab) {
+// Behind the gate the host's clock sees submission alone, and the events the GPU alone: all its work waits in the
+// queue. Then both, on an empty queue.
+Times sample(const Launch& launch, int launches, int iterations, const Sampler& with) {
   double submitted = 0;
   for (int attempt = 1;; ++attempt) {
-    lab.gate.hold(lab.stream);
-    CUDA_CHECK(cudaEventRecord(lab.begin, lab.stream));
-    Laps lap;
-    for (int i = 0; i < launches; ++i) launch(lab.stream);
-    submitted = lap();
-    CUDA_CHECK(cudaEventRecord(lab.end, lab.stream));
-    lab.gate.open();
-    CUDA_CHECK(cudaEventSynchronize(lab.end));
-    if (lab.gate.released()) break;
+    with.gate.hold(with.stream);
+    CUDA_CHECK(cudaEventRecord(with.begin, with.stream));
+    Stopwatch stopwatch;
+    for (int i = 0; i < launches; ++i) launch(with.stream);
+    submitted = stopwatch.lap();
+    CUDA_CHECK(cudaEventRecord(with.end, with.stream));
+    with.gate.open();
+    CUDA_CHECK(cudaEventSynchronize(with.end));
+    if (with.gate.state() == kReleased) break;
     if (attempt == kAttempts)
       throw Stop{kExitFailed,
           "timing: the gate gave up " + to_string(kAttempts) + " times: " + to_string(launches) +
               " launches did not fit in the queue, or each of them waited for its kernel (a debugger or a profiler?)"};
   }
   float gpuMs = 0;
-  CUDA_CHECK(cudaEventElapsedTime(&gpuMs, lab.begin, lab.end));
-  const double endToEndMs = timeBatch(lab.stream, lab.begin, lab.end, launch, launches) * launches;
+  CUDA_CHECK(cudaEventElapsedTime(&gpuMs, with.begin, with.end));
+  const double endToEndMs = timeBatch(with.stream, with.begin, with.end, launch, launches) * launches;
   return {submitted / iterations, 1e3 * gpuMs / iterations, 1e3 * endToEndMs / iterations};
 }
 
-// Two arms, A B B A, so that clock drift meets both alike.
-Cell comparePaths(const Path& arm, const Path& other, int batch, const Lab& lab) {
-  Samples samples;
+// Two variants, A B B A, so that clock drift meets both alike: a comparison in each of the three times.
+void compareVariants(const BoundVariant& variant, const BoundVariant& other, int batch, const Sampler& with,
+    vector<Comparison>& comparisons) {
+  vector<double> samples[2][kTimes];
   for (int round = -kWarmRounds; round < kRounds; ++round) {
     for (const int which : {0, 1, 1, 0}) {
-      const Path& path = which == 0 ? other : arm;
-      const int launches = ceilDivide(batch, path.arm.chains);
-      const Times times = sample(path.launch, launches, launches * path.arm.chains, lab);
+      const BoundVariant& bound = which == 0 ? other : variant;
+      const int launches = ceilDivide(batch, bound.variant.chains);
+      const Times times = sample(bound.launch, launches, launches * bound.variant.chains, with);
       for (int t = 0; t < kTimes && round >= 0; ++t) samples[which][t].push_back(times[t]);
     }
   }
-  const Cell cell(arm.arm, other.arm, batch, samples);
-  cell.requirePossibleRates(arm.at.n, lab.maxGbps);
-  return cell;
+  for (int t = 0; t < kTimes; ++t) {
+    comparisons.push_back({{samples[0][t], samples[1][t]}, variant.at.n, t, batch, variant.variant, other.variant});
+    comparisons.back().requirePossibleRates(with.maxGbps);
+  }
 }
 // end snippet: sample
 
-// What a graph costs before it saves anything, and a change of it: one summary an item.
-constexpr const char* kBillItems[] = {
-    "capture", "instantiate", "upload", "first launch, uploaded", "later launch", "first launch, not uploaded"};
-constexpr const char* kUpdateItems[] = {"launch, nothing changed", "set parameters, launch", "capture anew, launch"};
-using Bill = vector<Summary>;
+// What a graph costs before it saves anything, or a change of it costs, by the host's clock.
+struct Cost {
+  const char* item;
+  bool upFront;  // due before a graph can be launched
+  int n, batch;
+  Summary us;
+};
 
-template <class Once>
-Bill repeat(Once once) {
-  once(1);  // pays what the driver does once
-  vector<vector<double>> samples;
-  for (int i = 0; i < kFresh; ++i) {
-    const vector<double> times = once(i);
-    samples.resize(times.size());
-    for (size_t item = 0; item < times.size(); ++item) samples[item].push_back(times[item]);
+// An item of a bill, or what is done between two and not timed.
+enum class Due { kUpFront, kLater, kUntimed };
+struct Item {
+  Due due;
+  const char* name;
+  std::function<void()> work;
+};
+
+// Does the items in order, and all of them so many times. The first time pays what the driver does once.
+void measureCosts(int n, const vector<Item>& items, vector<Cost>& costs) {
+  vector<vector<double>> samples(items.size());
+  for (int fresh = -1; fresh < kFresh; ++fresh) {
+    Stopwatch stopwatch;
+    for (size_t i = 0; i < items.size(); ++i) {
+      items[i].work();
+      const double us = stopwatch.lap();
+      if (fresh >= 0) samples[i].push_back(us);
+    }
   }
-  return Bill(samples.begin(), samples.end());
+  for (size_t i = 0; i < items.size(); ++i)
+    if (items[i].due != Due::kUntimed)
+      costs.push_back({items[i].name, items[i].due == Due::kUpFront, n, 1, Summary(samples[i])});
 }
 
-// Over fresh graphs, on an idle stream; a launch is timed until its work is done.
-Bill measureBill(const Problem& at, cudaStream_t stream) {
-  const vector<Step> steps = kArms[kGraph].steps(at);
-  return repeat([&](int) {
-    vector<double> times;
-    Laps lap;
-    const auto lapAfter = [&](auto work) {
-      work();
-      CUDA_CHECK(cudaStreamSynchronize(stream));
-      times.push_back(lap());
-    };
-    Graph graph(steps, 1, stream);
-    times.push_back(lap());
-    graph.instantiate();
-    times.push_back(lap());
-    lapAfter([&] { graph.upload(stream); });
-    lapAfter([&] { graph.launch(stream); });
-    lapAfter([&] { graph.launch(stream); });
-    Graph cold(steps, 1, stream);
-    cold.instantiate();
-    lap();
-    lapAfter([&] { cold.launch(stream); });
-    return times;
-  });
+// Launches a graph, until its work is done.
+void launchAndWait(const Graph& graph, cudaStream_t stream) {
+  graph.launch(stream);
+  synchronize(stream, "graph");
 }
 
-// From one size and memory to another, until the result is there, in two ways.
-Bill measureUpdates(const Problem& one, const Problem& two, cudaStream_t stream) {
-  const vector<Step> steps[] = {kArms[kGraph].steps(one), kArms[kGraph].steps(two)};
-  Graph graph(steps[0], 1, stream);
+// Over fresh graphs, on an idle stream.
+void measureBill(const Problem& at, cudaStream_t stream, vector<Cost>& costs) {
+  const vector<Step> steps = kGraph.steps(at);
+  std::optional<Graph> graph, cold;
+  const vector<Item> items = {
+      {Due::kUpFront, "capture", [&] { graph.emplace(steps, 1, stream); }},
+      {Due::kUpFront, "instantiate", [&] { graph->instantiate(); }},
+      {Due::kUpFront, "upload", [&] { graph->upload(stream), synchronize(stream, "upload"); }},
+      {Due::kLater, "first launch, uploaded", [&] { launchAndWait(*graph, stream); }},
+      {Due::kLater, "later launch", [&] { launchAndWait(*graph, stream); }},
+      {Due::kUntimed, "another graph", [&] { cold.emplace(steps, 1, stream).instantiate(); }},
+      {Due::kLater, "first launch, not uploaded", [&] { launchAndWait(*cold, stream); }},
+      {Due::kUntimed, "the end of both", [&] { graph.reset(), cold.reset(); }},
+  };
+  measureCosts(at.n, items, costs);
+}
+
+// From one size and memory to another and back, until the result is there, in two ways.
+void measureUpdates(const Problem& one, const Problem& two, cudaStream_t stream, vector<Cost>& costs) {
+  vector<Step> now = kGraph.steps(one), wanted = kGraph.steps(two);
+  Graph graph(now, 1, stream);
   graph.instantiate();
-  const vector<cudaGraphNode_t> nodes = graph.nodesOf(steps[0]);
-  return repeat([&](int i) {
-    const vector<Step>& wanted = steps[i & 1];  // in turn, so it is a change every time
-    vector<double> times;
-    Laps lap;
-    const auto launch = [&](const Graph& changed) {
-      changed.launch(stream);
-      CUDA_CHECK(cudaStreamSynchronize(stream));
-      times.push_back(lap());
-    };
-    launch(graph);
-    graph.setParameters(nodes, wanted);
-    launch(graph);
-    Graph again(wanted, 1, stream);
-    again.instantiate();
-    launch(again);
-    return times;
-  });
+  const vector<cudaGraphNode_t> nodes = graph.nodesOf(now);
+  std::optional<Graph> again;
+  const auto captureAnew = [&] { again.emplace(wanted, 1, stream).instantiate(); };
+  const vector<Item> items = {
+      {Due::kLater, "launch, nothing changed", [&] { launchAndWait(graph, stream); }},
+      {Due::kLater, "set parameters, launch",
+          [&] { graph.setParameters(nodes, wanted), launchAndWait(graph, stream); }},
+      {Due::kLater, "capture anew, launch", [&] { captureAnew(), launchAndWait(*again, stream); }},
+      {Due::kUntimed, "the other way", [&] { again.reset(), std::swap(now, wanted); }},
+  };
+  measureCosts(one.n, items, costs);
 }
 
-// One size: graph against launches, launches against themselves, all other arms against the graph.
-struct Size {
-  int n = 0;
-  Cell headline, control;
-  vector<Cell> others;
-  Bill bill;
-  int breakEven = 0;  // iterations that pay the bill; 0: never
-};
-
-Size timeSize(const Problem& at, bool programmatic, const Lab& lab) {
-  const Path launches(kArms[kLaunches], at, lab.stream);
-  const Path graph(kArms[kGraph], at, lab.stream);
-  const double ms = warmUp(lab.stream, lab.begin, lab.end, graph.launch);
-  const int batch = std::min(kBatch, std::max(1, int(kBatchMs / ms)));
-  Size size;
-  size.n = at.n;
-  size.headline = comparePaths(graph, launches, batch, lab);
-  size.control = comparePaths(launches, launches, batch, lab);
-  for (const int i : armsFor(at.n, programmatic))
-    if (i != kLaunches && i != kGraph)
-      size.others.push_back(comparePaths(Path(kArms[i], at, lab.stream), graph, batch, lab));
-  return size;
-}
-
-// A graph's launch as fixed + perNode x nodes: the line through the smallest graph and the largest,
-// and how far the one between lies off it.
+// The launch of a graph, in one of the three times, as fixed + perNode x nodes: the line through the smallest graph and
+// the largest, and how far the one between lies off it.
 struct Model {
-  explicit Model(const vector<Summary>& of) : times(of) {
-    constexpr double small = kStages * kModelChains[0], middle = kStages * kModelChains[1];
-    perNode = (times[2].median() - times[0].median()) / (kStages * kModelChains[2] - small);
-    fixed = times[0].median() - small * perNode;
-    off = std::fabs(times[1].median() - fixed - middle * perNode);
-  }
+  int n, quantity;
+  std::array<double, std::size(kModelChains)> us;  // medians
 
-  vector<Summary> times;
-  double fixed, perNode, off;
+  static constexpr double nodes(int graph) { return kStages * kModelChains[graph]; }
+  double perNode() const { return (us[2] - us[0]) / (nodes(2) - nodes(0)); }
+  double fixed() const { return us[0] - nodes(0) * perNode(); }
+  double off() const { return std::fabs(us[1] - fixed() - nodes(1) * perNode()); }
 };
 
-vector<Model> measureModels(const Problem& at, const Lab& lab) {
-  vector<Summary> summaries[kTimes];
-  for (const int chains : kModelChains) {
-    const Path path({"", kArms[kGraph].steps, false, true, chains, kChainBytes}, at, lab.stream);
+vector<Model> measureModels(const Problem& at, const Sampler& with) {
+  vector<Model> models;
+  for (int t = 0; t < kTimes; ++t) models.push_back({at.n, t, {}});
+  for (size_t graph = 0; graph < std::size(kModelChains); ++graph) {
+    Variant variant = kGraph;
+    variant.chains = kModelChains[graph];
+    const BoundVariant bound(variant, at, with.stream);
     vector<double> samples[kTimes];
     for (int i = -2 * kWarmRounds; i < 2 * kRounds; ++i) {
-      const Times times = sample(path.launch, kModelBatch, kModelBatch, lab);
+      const Times times = sample(bound.launch, kModelBatch, kModelBatch, with);
       for (int t = 0; t < kTimes && i >= 0; ++t) samples[t].push_back(times[t]);
     }
-    for (int t = 0; t < kTimes; ++t) summaries[t].emplace_back(samples[t]);
+    for (Model& model : models) model.us[graph] = Summary(samples[model.quantity]).median();
   }
-  return vector<Model>(summaries, summaries + kTimes);
+  return models;
 }
 
-// All of it.
+// All that a run measures.
 struct Results {
+  using Is = bool (Comparison::*)() const;
+  long count(Is what) const { return std::count_if(comparisons.begin(), comparisons.end(), std::mem_fn(what)); }
+  // Iterations after which a graph has saved what is due up front; 0: never.
+  int breakEven(const Comparison& saving) const {
+    double price = 0;
+    for (const Cost& cost : costs) price += cost.upFront && cost.n == saving.n ? cost.us.median() : 0;
+    return saving.faster > 0 ? int(std::ceil(price / saving.saved)) : 0;
+  }
+  double copyGbps() const { return gigaPerSecond(copyBytes, copy.ms); }
+  double floorUs(int n) const { return kLaunches.bytes() * n / copyGbps() * 1e-3; }
+
+  int l2Bytes = 0;
   double copyBytes = 0;
   Timing copy;
-  vector<Size> sizes;
-  Bill updates;
+  vector<Comparison> comparisons;
+  vector<Cost> costs;
   vector<Model> models;
-
-  double copyGbps() const { return copyBytes / copy.ms * 1e-6; }
-  // The controls that were told from themselves.
-  int noisy() const {
-    int count = 0;
-    for (const Size& size : sizes)
-      for (const Saving& saving : size.control.times) count += saving.faster != 0;
-    return count;
-  }
-  double floorUs(int n) const { return kChainBytes * n / copyGbps() * 1e-3; }
 };
+
+// At each size: graph against launches, launches against themselves, all other variants against the graph.
+Results measureAll(const vector<Problem>& problems, bool programmatic, const Copy& copy, const Device& device,
+    const Gate& gate, cudaStream_t stream) {
+  const cudaDeviceProp& gpu = device.properties;
+  Results results;
+  results.l2Bytes = gpu.l2CacheSize;
+  results.copyBytes = 2.0 * copy.out.bytes();
+  results.copy = measure(stream, std::cref(copy));
+  const double maxGbps = gpu.multiProcessorCount * kBytesPerClock * device.maxClockMhz * 1e-3;
+  requirePossible("cudaMemcpy", results.copyGbps(), maxGbps, "GB/s");
+  const Sampler with = {stream, gate, maxGbps, {}, {}};
+  for (const Problem& at : problems) {
+    const BoundVariant launches(kLaunches, at, stream), graph(kGraph, at, stream);
+    const int fit = int(kBatchMs / warmUp(stream, with.begin, with.end, graph.launch));
+    const int batch = std::min(kBatch, std::max(1, fit));
+    compareVariants(graph, launches, batch, with, results.comparisons);
+    compareVariants(launches, launches, batch, with, results.comparisons);
+    for (const Variant& variant : variantsFor(at.n, programmatic))
+      if (variant.role == Role::kCompetitor)
+        compareVariants({variant, at, stream}, graph, batch, with, results.comparisons);
+    measureBill(at, stream, results.costs);
+  }
+  measureUpdates(problems[0], problems[1], stream, results.costs);
+  results.models = measureModels(problems.front(), with);
+  return results;
+}
+
+// Every variant once at every size, each in a range of its own.
+void profile(const vector<Problem>& problems, bool programmatic, cudaStream_t stream) {
+  for (const Problem& at : problems) {
+    for (const Variant& variant : variantsFor(at.n, programmatic)) {
+      if (variant.chains > 1) continue;
+      const BoundVariant bound(variant, at, stream);
+      if (bound.graph) bound.graph->upload(stream);
+      synchronize(stream, "upload");
+      const Range range(variant.name);
+      bound.launch(stream);
+      synchronize(stream, string("the variant ") + variant.name);
+    }
+  }
+}
 
 // ---- Report
 
-bool fitsL2(int n, int l2Bytes) { return Problem::bytes(n) <= size_t(l2Bytes); }
-
-string spread(double middle, double low, double high) {
-  char text[64];
-  snprintf(text, sizeof text, "%8.2f [%7.2f %7.2f]", middle, low, high);
-  return text;
+// A column of a record that is the same in all its lines.
+template <class Row>
+Column<Row> same(const char* key, const Value& value) {
+  return {"", "", 0, 0, key, [=](const Row&) { return value; }};
 }
-string spread(const Summary& us) { return spread(us.median(), us.at(0.05), us.at(0.95)); }
 
-void printHeadline(const Results& results) {
-  printf(
-      "Four launches against one graph, us per iteration of the chain: median [5th, 95th percentile]\n"
-      "of %d samples. saved: median of the paired differences [number %d of them from below, from above];\n"
-      "by chance alone any of these intervals misses in at most 1 of %.0f runs. A verdict needs all of it\n"
-      "beyond %.0f %% of the launches. A/A: the launches against themselves, told apart by noise alone.\n",
+// The columns of rows of samples: microseconds in the text, and in a record the milliseconds of every timed row too.
+template <class Row>
+vector<Column<Row>> sampleColumns() {
+  vector<Column<Row>> records = timingColumns<Row>([](const Row& row) {
+    const Summary& us = row.us;
+    return Timing{us.median() * 1e-3, us.at(0) * 1e-3, us.at(1) * 1e-3, int(us.sorted.size()), row.batch};
+  });
+  for (Column<Row>& column : records) column.width = 0;
+  const vector<Column<Row>> columns = {same<Row>("day", kProgram.day), same<Row>("metric", "us"),
+      same<Row>("unit", "us"), {"median", "us", 9, 2, "value", [](const Row& row) { return row.us.median(); }},
+      {"p5", "us", 8, 2, "p5", [](const Row& row) { return row.us.at(0.05); }},
+      {"p95", "us", 8, 2, "p95", [](const Row& row) { return row.us.at(0.95); }}};
+  return join<Row>({columns, records});
+}
+
+// Verdicts and their controls have a column more than the competitors.
+void reportComparisons(Report& report, const Results& results, bool withVerdicts) {
+  using Row = const Comparison&;
+  const auto onGpu = [](Row row, const Value& value) { return row.quantity == kGpu ? value : Value(); };
+  const auto overFloor = [&](Row row) { return onGpu(row, row.us.median() / results.floorUs(row.n)); };
+  const auto fitsL2 = [&](Row row) { return onGpu(row, Problem::bytes(row.n) <= size_t(results.l2Bytes)); };
+  const auto paysAfter = [&](Row row, const Value& never) {
+    if (row.variant.role != Role::kSubject || row.quantity != kEndToEnd) return Value();
+    const int iterations = results.breakEven(row);
+    return iterations > 0 ? Value(iterations) : never;
+  };
+  vector<Column<Comparison>> columns = {
+      {"against", "", -8, 0, "against", [](Row row) { return row.other.name; }},
+      {"its median", "us", 13, 2, "against_us", [](Row row) { return row.otherUs.median(); }},
+      {"speedup", "", 7, 2, "", [](Row row) { return row.otherUs.median() / row.us.median(); }},
+      {"saved", "us", 8, 2, "saved_us", [](Row row) { return row.saved; }},
+      {"low", "us", 8, 2, "saved_low_us", [](Row row) { return row.low; }},
+      {"high", "us", 8, 2, "saved_high_us", [](Row row) { return row.high; }},
+      {"x floor", "", 7, 2, "times_floor", overFloor},
+      {"in L2", "", -5, 0, "fits_l2", fitsL2},
+      {"pays after", "", withVerdicts ? 10 : 0, 0, "", [=](Row row) { return paysAfter(row, "never"); }},
+      {"", "", 0, 0, "break_even", [=](Row row) { return paysAfter(row, Value()); }},
+      {"verdict", "", withVerdicts ? -17 : 0, 0, withVerdicts ? "verdict" : "", [](Row row) { return row.verdict(); }},
+  };
+  const vector<Column<Comparison>> names = {
+      {"n", "", 8, 0, "n", [](Row row) { return row.n; }},
+      {"quantity", "", -10, 0, "quantity", [](Row row) { return kQuantities[row.quantity]; }},
+      {"variant", "", withVerdicts ? -8 : -23, 0, "variant", [](Row row) { return row.variant.name; }},
+  };
+  const Table<Comparison> table(report, "path", join<Comparison>({names, sampleColumns<Comparison>(), columns}));
+  for (const int quantity : {kEndToEnd, kGpu, kSubmission})
+    for (const Comparison& each : results.comparisons)
+      if (each.quantity == quantity && withVerdicts == (each.variant.role != Role::kCompetitor)) table.add(each);
+}
+
+void reportVerdicts(Report& report, const Results& results) {
+  report.say(
+      "Four launches against one graph, per iteration of the chain: median, 5th and 95th percentile of %d samples.\n"
+      "saved, low, high: the median of the paired differences, and the number %d of them from below and from above;\n"
+      "by chance alone any of these intervals misses in at most 1 of %.0f runs. A verdict needs all of it beyond\n"
+      "%.0f %% of the launches. Launches against launches are the control (A/A): told apart by noise alone.\n"
+      "x floor: over 36 bytes an element at cudaMemcpy's rate, which is beaten where the buffers fit in L2.\n"
+      "pays after: iterations until the bill of the graph is paid.\n\n",
       kPairs, kRank, 1 / kRunError, 100 * kMargin);
-  for (int t = kTimes - 1; t >= 0; --t) {
-    printf("\n%-10s %26s %26s %26s %6s  %-17s %s\n", kQuantities[t], "launches", "graph", "saved", "ratio", "verdict",
-        "A/A");
-    for (const Size& size : results.sizes) {
-      const Saving& saving = size.headline.times[t];
-      const Saving& control = size.control.times[t];
-      printf("%10d %s %s %s %6.2f  %-17s %s%s\n", size.n, spread(saving.others).c_str(), spread(saving.arms).c_str(),
-          spread(saving.median, saving.low, saving.high).c_str(), saving.others.median() / saving.arms.median(),
-          size.headline.verdict(t), size.control.verdict(t),
-          control.faster == 0 ? "" : spread(control.median, control.low, control.high).c_str());
-    }
-  }
-  if (results.noisy() > 0)
-    printf(
-        "\nNoise: in %d of %d controls the launches were told from themselves, so something disturbed this\n"
+  reportComparisons(report, results, true);
+  if (results.count(&Comparison::isNoise) > 0)
+    report.say(
+        "\nNoise: in %ld of %ld controls the launches were told from themselves, so something disturbed this\n"
         "host or card while they ran. There, a saving no larger than the control's is noise as well.\n",
-        results.noisy(), kVerdicts / 2);
+        results.count(&Comparison::isNoise), results.count(&Comparison::isControl));
 }
 
-void printArms(const Results& results, int l2Bytes) {
-  printf(
-      "\nThe competitors, us per chain. floor: times 36 bytes an element at cudaMemcpy's rate in this run,\n"
-      "%.0f GB/s. ratio, saved: end to end, to the graph sampled in turn; no verdict, since what is\n"
-      "bound by launching follows the host, and that differs from run to run.\n",
-      results.copyGbps());
-  for (const Size& size : results.sizes) {
-    const double floor = results.floorUs(size.n);
-    printf("\nn = %d, floor %.2f us%s\n  %-24s %10s %8s %10s %8s %6s %26s\n", size.n, floor,
-        fitsL2(size.n, l2Bytes) ? "; the buffers fit in L2 and may beat it" : "", "", kQuantities[0], kQuantities[1],
-        kQuantities[2], "floor", "ratio", "saved");
-    const auto line = [&](const char* name, const Cell& cell, Summary Saving::*who) {
-      const auto of = [&](int t) { return (cell.times[t].*who).median(); };
-      const Saving& whole = cell.times[kEndToEnd];
-      const bool headline = &cell == &size.headline;
-      printf("  %-24s %10.2f %8.2f %10.2f %8.2f %6.2f %s\n", name, of(0), of(kGpu), of(kEndToEnd), of(kGpu) / floor,
-          of(kEndToEnd) / (headline ? whole.arms : whole.others).median(),
-          headline ? "" : spread(whole.median, whole.low, whole.high).c_str());
-    };
-    line("launches", size.headline, &Saving::others);
-    line("graph", size.headline, &Saving::arms);
-    for (const Cell& cell : size.others) line(cell.arm.name, cell, &Saving::arms);
-  }
+void reportCosts(Report& report, const vector<Cost>& costs) {
+  const vector<Column<Cost>> names = {
+      {"n", "", 8, 0, "n", [](const Cost& row) { return row.n; }},
+      {"item", "", -26, 0, "variant", [](const Cost& row) { return row.item; }},
+  };
+  report.say(
+      "\nThe bill of %d fresh graphs of each size, and that of a change to n = %d and other memory, until the result "
+      "is "
+      "there\n\n",
+      kFresh, kSecond);
+  const Table<Cost> table(report, "bill", join<Cost>({names, sampleColumns<Cost>()}));
+  for (const Cost& cost : costs) table.add(cost);
 }
 
-void printBill(const Results& results) {
-  printf("\nThe bill of a graph, us: medians of %d fresh graphs (percentiles: --json)\n  %-26s", kFresh, "n");
-  for (const Size& size : results.sizes) printf(" %9d", size.n);
-  for (size_t item = 0; item < results.sizes[0].bill.size(); ++item) {
-    printf("\n  %-26s", kBillItems[item]);
-    for (const Size& size : results.sizes) printf(" %9.2f", size.bill[item].median());
-  }
-  printf("\n  %-26s", "iterations to break even");
-  for (const Size& size : results.sizes) printf(" %9s", size.breakEven ? to_string(size.breakEven).c_str() : "never");
-  printf("\n\nFrom n = %d to %d and other memory, until the result is there, us\n", kTimedSizes[0], kTimedSizes[1]);
-  for (size_t i = 0; i < results.updates.size(); ++i)
-    printf("  %-26s %s\n", kUpdateItems[i], spread(results.updates[i]).c_str());
+void reportModels(Report& report, const vector<Model>& models) {
+  using Row = const Model&;
+  static_assert(Model::nodes(0) == 4 && Model::nodes(1) == 20 && Model::nodes(2) == 100, "as the headings say");
+  report.say("\nA launch of a graph: fixed + per node x nodes; off: how far 20 nodes lie off the line\n\n");
+  const vector<Column<Model>> columns = {{"n", "", 8, 0, "n", [](Row row) { return row.n; }},
+      {"quantity", "", -10, 0, "variant", [](Row row) { return kQuantities[row.quantity]; }},
+      {"4 nodes", "us", 9, 2, "", [](Row row) { return row.us[0]; }},
+      {"20 nodes", "us", 9, 2, "", [](Row row) { return row.us[1]; }},
+      {"100 nodes", "us", 9, 2, "", [](Row row) { return row.us[2]; }},
+      {"fixed", "us", 9, 2, "fixed_us", [](Row row) { return row.fixed(); }},
+      {"per node", "us", 9, 3, "value", [](Row row) { return row.perNode(); }},
+      {"off", "us", 9, 2, "off_us", [](Row row) { return row.off(); }}, same<Model>("metric", "us_per_node"),
+      same<Model>("unit", "us"), same<Model>("day", kProgram.day)};
+  const Table<Model> table(report, "model", columns);
+  for (const Model& model : models) table.add(model);
 }
 
-void printModels(const Results& results) {
-  printf("\nA launch of a graph at n = %d, us: fixed + per node x nodes\n  %-12s", kSmallest, "");
-  for (const int chains : kModelChains) printf(" %5d nodes", chains * kStages);
-  printf(" %9s %9s %22s\n", "fixed", "per node", "the middle one is off");
-  for (int t = 0; t < kTimes; ++t) {
-    const Model& model = results.models[t];
-    printf("  %-12s", kQuantities[t]);
-    for (const Summary& time : model.times) printf(" %11.2f", time.median());
-    printf(" %9.2f %9.3f %22.2f\n", model.fixed, model.perNode, model.off);
-  }
+void reportCopy(Report& report, const Results& results) {
+  using Row = const Results&;
+  const vector<Column<Results>> columns = {{"ceiling", "", -12, 0, "variant", [](Row) { return "ceiling-copy"; }},
+      {"call", "", -15, 0, "symbol", [](Row) { return "cudaMemcpyAsync"; }},
+      {"rate", "GB/s", 9, 0, "value", [](Row row) { return row.copyGbps(); }},
+      {"", "", 0, 0, "requested_bytes", [](Row row) { return int64_t(row.copyBytes); }},
+      same<Results>("metric", "gbps"), same<Results>("unit", "GB/s"), same<Results>("shape", "cudaMemcpy"),
+      same<Results>("flop", 0), same<Results>("day", kProgram.day)};
+  const auto timing = timingColumns<Results>([](Row row) { return row.copy; });
+  Table<Results>(report, "ceiling", join<Results>({columns, timing})).add(results);
+  report.say("\n");
 }
 
-Timing asTiming(const Summary& us, int batch) {
-  return {us.median() * 1e-3, us.at(0) * 1e-3, us.at(1) * 1e-3, int(us.sorted.size()), batch};
-}
-
-JsonLine startLine(const char* record, const string& variant, int n, const Summary& us) {
-  JsonLine line(record);
-  line.integer("day", kProgram.day).text("variant", variant).integer("n", n).metric("us", us.median(), "us");
-  line.number("p5", us.at(0.05)).number("p95", us.at(0.95));
-  return line;
-}
-
-void printPath(const Results& results, const Size& size, const Cell& cell, const char* variant, int l2Bytes) {
-  for (int t = 0; t < kTimes; ++t) {
-    const Saving& saving = cell.times[t];
-    JsonLine line = startLine("path", variant, size.n, saving.arms);
-    line.text("quantity", kQuantities[t]).timing(asTiming(saving.arms, cell.batch));
-    line.text("against", cell.other.name).number("against_us", saving.others.median());
-    line.number("saved_us", saving.median).number("saved_low_us", saving.low).number("saved_high_us", saving.high);
-    if (&cell == &size.headline || &cell == &size.control) line.text("verdict", cell.verdict(t));
-    if (t == kGpu) {
-      line.number("times_floor", saving.arms.median() / results.floorUs(size.n));
-      line.boolean("fits_l2", fitsL2(size.n, l2Bytes));
-    }
-    if (t == kEndToEnd && &cell == &size.headline && size.breakEven > 0) line.integer("break_even", size.breakEven);
-    line.print();
-  }
-}
-
-template <size_t kItems>
-void printBillLines(const char* const (&items)[kItems], const Bill& bill, int n) {
-  for (size_t i = 0; i < kItems; ++i) startLine("bill", items[i], n, bill[i]).timing(asTiming(bill[i], 1)).print();
-}
-
-void printJson(const Results& results, int l2Bytes) {
-  JsonLine ceiling("ceiling", kProgram.day, "ceiling-copy", "cudaMemcpyAsync");
-  ceiling.timing(results.copy).integer("flop", 0).integer("bytes", int64_t(results.copyBytes));
-  ceiling.metric("gbps", results.copyGbps(), "GB/s").text("shape", "cudaMemcpy").print();
-  for (const Size& size : results.sizes) {
-    printPath(results, size, size.headline, size.headline.arm.name, l2Bytes);
-    printPath(results, size, size.control, "launches", l2Bytes);  // A/A: they against themselves
-    for (const Cell& cell : size.others) printPath(results, size, cell, cell.arm.name, l2Bytes);
-    printBillLines(kBillItems, size.bill, size.n);
-  }
-  printBillLines(kUpdateItems, results.updates, kSmallest);
-  for (int t = 0; t < kTimes; ++t) {
-    const Model& model = results.models[t];
-    JsonLine("model")
-        .integer("day", kProgram.day)
-        .text("variant", kQuantities[t])
-        .integer("n", kSmallest)
-        .metric("us_per_node", model.perNode, "us")
-        .number("fixed_us", model.fixed)
-        .number("off_us", model.off)
-        .print();
-  }
+void reportResults(Report& report, const Results& results) {
+  reportCopy(report, results);
+  reportVerdicts(report, results);
+  report.say(
+      "\nThe competitors against the graph, sampled in turn. They have no verdict, since what is bound by launching\n"
+      "follows the host, and that differs from run to run.\n\n");
+  reportComparisons(report, results, false);
+  reportCosts(report, results.costs);
+  reportModels(report, results.models);
 }
 
 // ---- The day
-
-// Every arm once at every size, each in a range of its own.
-void profile(const vector<Problem>& problems, bool programmatic, cudaStream_t stream) {
-  for (const Problem& at : problems) {
-    for (const int i : armsFor(at.n, programmatic)) {
-      if (kArms[i].chains > 1) continue;
-      const Path path(kArms[i], at, stream);
-      if (path.graph) path.graph->upload(stream);
-      synchronize(stream, "upload");
-      const Range range(kArms[i].name);
-      path.launch(stream);
-      synchronize(stream, string("the arm ") + kArms[i].name);
-    }
-  }
-}
 
 // With CUDA_LAUNCH_BLOCKING every launch waits for its kernel: then there is no queue, the gate gives up, and launches
 // look as dear as what they run. Results stay right, so --check goes on.
@@ -2164,88 +2331,33 @@ void refuseBlockingLaunches() {
           "(env -u CUDA_LAUNCH_BLOCKING), or run --check, which measures nothing"};
 }
 
-int runDay(const Options& options) {
-  if (options.mode == Mode::kTable) refuseBlockingLaunches();
-  const Device device = openDevice(options.device, applyScaleBias<1, false>);
-  const cudaDeviceProp& gpu = device.properties;
-  const size_t copyBytes = std::max(kCopyMinBytes, size_t(kCopyOverL2 * gpu.l2CacheSize));
-  size_t needed = 2 * copyBytes + Problem::bytes(kCheckSize);
+int runDay(Report& report) {
+  const Mode mode = report.options().mode;
+  if (mode == Mode::kTable) refuseBlockingLaunches();
+  const Device device = openDevice(report.options().device, applyScaleBias<1, false>);
+  size_t needed = 2 * Copy::bytes(device.properties) + Problem::bytes(kCheckSize);
   for (const int n : kTimedSizes)
     if (n <= kLargest) needed += Problem::bytes(n);
   requireDeviceMemory(needed);
-  const bool programmatic = overlapsHere(device);
-
-  if (options.json) {
-    printRunRecord(kProgram, device);
-  } else {
-    printBanner(device);
-    if (!programmatic) printf("No programmatic arms: they need a card and code of sm_90 or later.\n\n");
-    if (!kRanges && options.mode == Mode::kProfile)
-      printf("No ranges are marked for the profiler: this was built without the header nvtx3/nvToolsExt.h.\n\n");
-  }
+  const bool programmatic = device.code.offers(90);
+  reportRun(report, device);
+  if (!programmatic) report.say("No programmatic variants: they need a card and code of sm_90 or later.\n\n");
+  if (!kRanges && mode == Mode::kProfile)
+    report.say("No ranges are marked for the profiler: this was built without the header nvtx3/nvToolsExt.h.\n\n");
 
   const Stream stream;
   vector<Problem> problems;
   for (const int n : kTimedSizes)
-    if (n <= kLargest) problems.emplace_back(n);
-  Checker checker(options, stream, std::max(kCheckSize, problems.back().n));
-  for (const Problem& at : problems) checker.upload(at);
-  if (options.mode == Mode::kProfile) {
+    if (n <= kLargest) problems.emplace_back(n, stream);
+  Checker checker(report, stream, std::max(kCheckSize, problems.back().n));
+  if (mode == Mode::kProfile) {
     profile(problems, programmatic, stream);
     return kExitOk;
   }
-
-  const Problem odd(kCheckSize);
-  checker.upload(odd);
-  const DeviceBuffer<float> copyIn(copyBytes / sizeof(float)), copyOut(copyBytes / sizeof(float));
-  const Launch copy = [&](cudaStream_t s) {
-    CUDA_CHECK(cudaMemcpyAsync(copyOut, copyIn, copyOut.bytes(), cudaMemcpyDeviceToDevice, s));
-  };
   const Gate gate{};
-  checker.checkArms(odd, programmatic);
-  checker.checkUpdate(odd, problems.front());
-  checker.checkGate(gate.flags);
-  checker.checkCopy(copyIn, copyOut, copy);
-  checker.checkLeaks(problems.front());
-  for (const Problem& at : problems) checker.checkArms(at, programmatic);
-  if (checker.failed() > 0) {
-    fprintf(stderr, "%d checks FAILED, so no times are printed\n", checker.failed());
-    return kExitFailed;
-  }
-  if (!options.json)
-    printf(
-        "All arms match the reference at every stage, n = %d and %d to %d, and the launches bit for bit\n"
-        "(fused kernels: %.1f %% of the elements have other bits, within the tolerance). Each capture holds\n"
-        "what was launched: kernels alone, one root, every grid and block. %d graphs left no memory behind.\n\n",
-        kCheckSize, kSmallest, problems.back().n, 100.0 * checker.otherBits() / problems.back().n,
-        kLeakRounds * kCycles);
-  if (options.mode == Mode::kCheck) return kExitOk;
-
-  Results results;
-  results.copyBytes = 2.0 * copyOut.bytes();
-  results.copy = measure(stream, copy);
-  const double maxGbps = gpu.multiProcessorCount * kBytesPerClock * device.maxClockMhz * 1e-3;
-  requirePossible("cudaMemcpy", results.copyGbps(), maxGbps, "GB/s");
-  const Lab lab = {stream, gate, maxGbps, {}, {}};
-  for (const Problem& at : problems) {
-    Size size = timeSize(at, programmatic, lab);
-    size.bill = measureBill(at, stream);
-    const Saving& saving = size.headline.times[kEndToEnd];
-    double price = 0;  // capture, instantiate, upload: then it can be launched
-    for (int item = 0; item < 3; ++item) price += size.bill[item].median();
-    if (saving.faster > 0) size.breakEven = int(std::ceil(price / saving.median));
-    results.sizes.push_back(size);
-  }
-  results.updates = measureUpdates(problems[0], problems[1], stream);
-  results.models = measureModels(problems.front(), lab);
-  if (options.json) {
-    printJson(results, gpu.l2CacheSize);
-  } else {
-    printHeadline(results);
-    printArms(results, gpu.l2CacheSize);
-    printBill(results);
-    printModels(results);
-  }
+  const Copy copy(device.properties);
+  if (!checker.checkAll(problems, gate, copy, programmatic)) return kExitFailed;
+  if (mode == Mode::kTable) reportResults(report, measureAll(problems, programmatic, copy, device, gate, stream));
   return kExitOk;  // the checks have passed, and noise fails nothing
 }
 

@@ -12,7 +12,8 @@ traffic) is passed over, with a line that says so.
 The database is SQLite: Python brings it, and one file takes a million rows in half a minute on one core. It has a table
 per record type of scripts/schema/row.schema.json, whose columns are that type's keys; `run` numbers the runs. A run is
 known by a digest of its records, whatever the order of keys, lines, files and calls, so the same run comes in once. A
-call takes everything that it is given or, if a line is bad, nothing.
+call takes everything that it is given or, if a line is bad, nothing. Runs of an older version of the schema come in
+with the names of the newest; a database of an older version is refused, because its columns have the old names.
 
 Good lines need nothing but Python; to say what is wrong with a bad one it takes jsonschema, and for Parquet duckdb,
 both in scripts/requirements.txt.
@@ -49,6 +50,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import bounds
+import row_schema
 from fleet import overlap
 from sync_common import replacing, write_whole
 
@@ -253,6 +255,7 @@ class BadLine(Exception):
         super().__init__(text)
         self.fatal = fatal
         self.of_run = False  # a run record, so that the records below it are of some run
+        self.version: Any = None  # of a run record: that of the schema
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -377,15 +380,21 @@ class Stage:
         # Half of all lines are checks, and passed checks look the same in every run of a program.
         self.understand = functools.lru_cache(maxsize=KNOWN_LINES)(self._understand)
 
-    def _understand(self, raw: bytes) -> tuple[Kind, dict[str, Any], tuple, bytes]:
-        """Return record type, fields, values in the order of the type's columns, and digest of a line, or BadLine."""
+    def _understand(self, raw: bytes, version: Any) -> tuple[Kind, dict[str, Any], tuple, bytes, Any]:
+        """Return record type, fields, values in the order of the type's columns, digest and version of a line.
+
+        The fields have the names of the newest version; `version` is that of the run before the line. Raises BadLine.
+        """
         fields = parse(raw)
+        of_run = fields.get("record") == "run"
+        version = fields.get("schema") if of_run else version
+        fields = row_schema.up_to_date(fields, version)
         try:
             kind = check(fields, self.schema)
         except BadLine as problem:
-            problem.of_run = fields.get("record") == "run"
+            problem.of_run, problem.version = of_run, version if type(version) is int else None
             raise
-        return kind, fields, tuple(map(fields.get, kind.columns)), digest(fields)
+        return kind, fields, tuple(map(fields.get, kind.columns)), digest(fields), version
 
     def refuse(self, shown: str, line: int, text: str) -> None:
         """Note what is wrong at a file and line; Enough when it is enough."""
@@ -474,6 +483,11 @@ def create_tables(connection: sqlite3.Connection, schema: Schema, database: str)
     (tables,) = execute(f"SELECT count(*) FROM {database}.sqlite_master").fetchone()
     if tables and owner != APPLICATION_ID:
         raise Refused(f"{file}: is a database of another program; give another file with --db")
+    if tables and version < schema.version:
+        raise Refused(
+            f"{file}: its schema version {version} is older than {schema.version}, and has other names; "
+            "delete it, or give another file with --db, and ingest the runs again"
+        )
     if version > schema.version:
         raise Refused(
             f"{file}: its schema version {version} comes from the future, known is {schema.version}; update the scripts"
@@ -505,10 +519,11 @@ def read(stage: Stage, shown: str, stream: BinaryIO) -> None:
     timed: list[tuple[int, dict[str, Any]]] = []  # the open run's lines, but for checks
     first: tuple[str, str, int] | None = None  # the input's card, and the line that named it
     in_run = False
+    version = None  # of the open run's lines
     for number, raw in enumerate(iter(lambda: stream.readline(MAX_LINE), b""), start=1):
         try:
             raw = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
-            kind, fields, values, record_digest = stage.understand(raw)
+            kind, fields, values, record_digest, version = stage.understand(raw, version)
             if kind.name == "run":
                 end_run()
                 in_run = True
@@ -529,6 +544,7 @@ def read(stage: Stage, shown: str, stream: BinaryIO) -> None:
                 timed.append((number, fields))
         except BadLine as problem:
             in_run = in_run or problem.of_run
+            version = problem.version if problem.of_run else version
             stage.refuse(shown, number, str(problem))
             if problem.fatal:
                 break

@@ -1,7 +1,9 @@
 """What no run can have done: times and rates beyond what its own card can do, found in a run's lines.
 
 Every bound comes from the run itself: its SMs, the SM clock that it measured, the ceilings that it recorded. What a day
-explains is none of these: a row above 100 % of the copy ceiling asks for bytes that caches serve.
+explains is none of these: a row above 100 % of the copy ceiling requests bytes that caches serve.
+
+The lines have the names of the newest schema: scripts/row_schema.py brings older ones up to it.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ WORK = {
     "tensor-fp64": 256,
 }
 WARP_INSTRUCTIONS = 4  # one for each scheduler
-L1_BYTES = 128  # what a warp of 32 lanes gets of 4 bytes each: all that an SM asks for comes this way
+L1_BYTES = 128  # what a warp of 32 lanes gets of 4 bytes each: all that an SM requests comes this way
 L2_READ_BYTES = 64  # from L2 to one SM
 CHAIN_BYTES = 8  # of day 56 and element: every path reads it and writes it, whatever else it moves
 
@@ -86,7 +88,7 @@ class Card:
                 and 0 < get("ms_min", 1) < math.inf
                 and 0 < get("ms_max", 1) < math.inf
                 and get("flop", 0) <= self.low_flop * min(per_giga, 1e6 * get("cublas_ms", math.inf))
-                and (get("bytes", 0) if get("record") != "path" else CHAIN_BYTES * get("n"))
+                and (get("requested_bytes", 0) if get("record") != "path" else CHAIN_BYTES * get("n"))
                 <= self.low_bytes * per_giga
                 and get("level") != "compute"
                 and get("metric") not in ("gops", "ginst")
@@ -158,7 +160,7 @@ def impossible(lines: Lines) -> list[tuple[int, str]]:
 def rates_of(record: Mapping[str, Any], card: Card) -> list[tuple[str, float, tuple[float, str]]]:
     """Return unit, rate and bound of all that a record says: its value, and its work over its time."""
     ms, metric, value = positive(record, "ms"), record.get("metric"), positive(record, "value")
-    flop, moved = positive(record, "flop"), positive(record, "bytes")
+    flop, moved = positive(record, "flop"), positive(record, "requested_bytes")
     rates = []
     if flop and record.get("level") != "issue":
         times = [time for time in (ms, positive(record, "cublas_ms")) if time]

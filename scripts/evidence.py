@@ -60,6 +60,7 @@ import fleet
 import plot_roofline
 import predict
 import rooflines
+import row_schema
 import timeline
 from day_facts import BadFacts, Facts, facts_of, find_facts, read_facts
 from resources import find_nvcc, plain_locale
@@ -72,7 +73,6 @@ EXIT_SKIPPED = 77  # the code that CTest and Automake read as a skip
 
 MANIFEST_SCHEMA = 2
 SCHEMA_FILE = "scripts/schema/row.schema.json"
-ROW_SCHEMA = 1  # "schema" of its run record
 A_SOURCE = re.compile(r"day[0-9]{2}-[\w-]+/[\w-]+\.cu")
 READMES = ("README.md", "day[0-9][0-9]-*/README.md", "profile/README.md")
 NOT_YET = "not yet recorded"
@@ -286,9 +286,13 @@ def row_name(record: dict, reports: dict[str, dict]) -> str:
 
 
 def read_run(data: bytes, shown: str, refuse: Refusal) -> Records:
-    """Return the lines of one run, the run record first. Raises Stop that names every line that is not right."""
+    """Return the lines of one run, the run record first, with the names of the newest schema.
+
+    Raises Stop that names every line that is not right.
+    """
     records: Records = []
     problems = []
+    version = None
     lines = data.split(b"\n")
     if lines.pop():
         problems.append(f"{shown}:{len(lines) + 1}: the last line has no end: the file is cut off")
@@ -304,12 +308,15 @@ def read_run(data: bytes, shown: str, refuse: Refusal) -> Records:
             what = "not text (UTF-8)" if isinstance(error, UnicodeDecodeError) else f"not a JSON line: {error}"
             problems.append(f"{where}: {what}")
             continue
-        records.append((number, record))
         if (record["record"] == "run") != (number == 1):
             problems.append(f"{where}: a run record must stand first and only there: one run of one card in a file")
-        elif number == 1 and record.get("schema") != ROW_SCHEMA:
-            problems.append(f"{where}: schema {record.get('schema')}, this script knows {ROW_SCHEMA}")
-            break
+        elif number == 1:
+            version = record.get("schema")
+            if not row_schema.is_readable(version):
+                problems.append(f"{where}: schema {version}, this script knows {row_schema.known_versions()}")
+                break
+        record = row_schema.up_to_date(record, version)
+        records.append((number, record))
         refusal = refuse(record) or refuse_minimally(record)
         if refusal:
             problems.append(f"{where}: {name_of(record)}: {refusal}")
@@ -1060,12 +1067,19 @@ class Bench:
             "host_compiler": self.host_compiler,
         }
 
-    def measure(self, day: Day, *arguments: str) -> bytes:
-        """Run a day's program and return its stdout. Raises Stop: 77 where the program skips, 1 if it fails."""
-        done = self.run([f"./{day.program}", *arguments])
+    def measure(self, day: Day) -> tuple[str, bytes, bytes]:
+        """Run a day's program once. Returns the command, the JSON lines and the table of that run.
+
+        Raises Stop: 77 where the program skips, 1 if it fails.
+        """
+        lines = self.folder / file_of(day.number, ".jsonl")
+        lines.unlink(missing_ok=True)
+        done = self.run([f"./{day.program}", "--json-file", lines.name])
         if done.returncode != 0:
             raise failure(day, done)
-        return done.stdout
+        if not lines.is_file():
+            raise Stop(f"{day.source}: {' '.join(done.args)} wrote no {lines.name}")
+        return shlex.join(done.args), lines.read_bytes(), done.stdout
 
     def counters(self, day: Day) -> list[tuple[str, str, bytes]]:
         """Take the profiler passes. Returns (ending, command, export) of each. Raises Stop with why there are none."""
@@ -1142,24 +1156,25 @@ def record_day(bench: Bench, day: Day) -> tuple[dict[str, bytes], dict, str]:
     commands = [bench.build(day)]
     files = {}
 
-    def keep(ending: str, command: str, data: bytes) -> None:
+    def keep(ending: str, data: bytes) -> str:
         name = file_of(day.number, ending)
         files[name] = data
-        commands.append(f"{command} > {name}")
         print(f"day {day.number:02d}: {name}, {len(data)} bytes", flush=True)
+        return name
 
     def keep_if_possible(what: str, take: Callable[[], list[tuple[str, str, bytes]]]) -> str:
         try:
             for ending, command, data in take():
-                keep(ending, command, data)
+                commands.append(f"{command} > {keep(ending, data)}")
             return "taken"
         except Stop as stop:
             print(f"day {day.number:02d}: {what} not taken: {stop}", flush=True)
             return f"not taken: {str(stop).splitlines()[0]}"
 
-    keep(".jsonl", f"./{day.program} --json", bench.measure(day, "--json"))
-    keep(".txt", f"./{day.program}", bench.measure(day))
-    run = read_run(files[file_of(day.number, ".jsonl")], f"{day.source}: {day.program} --json", refuse_minimally)[0][1]
+    command, lines, table = bench.measure(day)
+    name = keep(".jsonl", lines)
+    commands.append(f"{command} > {keep('.txt', table)}")
+    run = read_run(lines, f"{day.source}: {name}", refuse_minimally)[0][1]
     entry = {
         **bench.provenance(day),
         "uuid": str(run.get("uuid")),
@@ -1425,10 +1440,10 @@ def compare_day(recorded: Records, yours: Records, reports: dict[str, dict], age
     print(f"\n{'row':<{width}} {'recorded':>11} {'yours':>11}  {'unit':<9} {'ratio':>6}{'  verdict' * same_model}")
     for key in both:
         a, b = old[key], new[key]
-        judged = f"  {'impossible' if key in impossible else verdict(a, b)}" if same_model else ""
+        cell = f"  {'impossible' if key in impossible else verdict(a, b)}" if same_model else ""
         ratio = b["value"] / a["value"] if a["value"] else math.nan
         figures = f"{a['value']:>11.6g} {b['value']:>11.6g}  {str(a.get('unit')):<9} {ratio:>6.3f}"
-        print(f"{names[key]:<{width}} {figures}{judged}")
+        print(f"{names[key]:<{width}} {figures}{cell}")
     for whose, keys in (("recorded", old.keys() - new.keys()), ("yours", new.keys() - old.keys())):
         for key in sorted(keys):
             print(f"{names[key]:<{width}} only in {whose}")

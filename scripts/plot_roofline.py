@@ -5,14 +5,14 @@
     scripts/plot_roofline.py profile/h200 --table    prints the tables and writes nothing (needs no matplotlib)
     scripts/plot_roofline.py profile/h200 --strict   also fails if a dot lies above its own roof by more than 2 %
 
-Meant to lie above, and no failure, is a count of the bytes that a kernel asks for, where the counters show that DRAM
+Meant to lie above, and no failure, is a count of the bytes that a kernel requests, where the counters show that DRAM
 moved no more than it can: caches served the rest.
 
 Each chart is NAME.svg, 800 pixels wide, and NAME.txt with the table: dayNN-what. The same lines give the same bytes.
 A chart whose lines are not recorded yet is named with what is missing. What stands on the charts: scripts/rooflines.py.
 
 Colour is the kernel and the sign is the level. A hollow dot is what no kernel can do, and has a cause in the table; a
-small diamond is the count of bytes that the algorithm asks for. Kernels without FLOP stand on a rail of their own.
+small diamond is the count of bytes that the algorithm requests. Kernels without FLOP stand on a rail of their own.
 
 Exit code: 0 done; 1 something is wrong, or with --strict a dot lies above its roof and is not meant to; 2 bad usage.
 """
@@ -36,10 +36,10 @@ if TYPE_CHECKING:  # drawing alone needs it, the tables do not
 
 WIDTH = 600  # points, which a browser shows as 800 pixels
 SOFT, FAINT, SHADE = "#59636e", "#e4e7eb", "#f6f8fa"
-MARKERS = {"dram": "o", "l2": "s", "l1": "^", "shared": "P", "asked": "D", "": "o"}
+MARKERS = {"dram": "o", "l2": "s", "l1": "^", "shared": "P", "requested": "D", "": "o"}
 # In points. Where levels fall together, the smaller sign lies on top and all can be seen.
-SIZES = {"l1": 10.4, "l2": 6.0, "dram": 4.2, "asked": 3.6}
-SIZE = 6.4  # where there is one level, or one and what was asked for
+SIZES = {"l1": 10.4, "l2": 6.0, "dram": 4.2, "requested": 3.6}
+SIZE = 6.4  # where there is one level, or one and what was requested
 STYLE = {
     "svg.hashsalt": "cuda-days",  # names in the file follow from what they name, not from chance
     "svg.fonttype": "path",  # the same letters on every machine
@@ -99,7 +99,7 @@ def set_axes(axes: Axes, panel: Panel) -> None:
         else:
             axis.set_major_locator(LogLocator(base=10, subs=(1,) if decades > 2.5 else (1, 2, 5), numticks=20))
             axis.set_minor_locator(LogLocator(base=10, subs=range(2, 10), numticks=50))
-        axis.set_major_formatter(FuncFormatter(lambda value, _, asked=fractions: number(value, asked)))
+        axis.set_major_formatter(FuncFormatter(lambda value, _, wanted=fractions: number(value, wanted)))
         axis.set_minor_formatter(NullFormatter())
     axes.grid(True, which="major", color=FAINT, linewidth=0.6)
     axes.set_axisbelow(True)
@@ -292,7 +292,7 @@ def label_line(
 def size_of(chart: Chart, level: str) -> float:
     """Return the size of a level's sign on a chart."""
     stacked = {dot.level for dot in chart.panels[0].dots} & {"l1", "l2"} and len(chart.panels) == 1
-    return SIZES.get(level, SIZE) if stacked or level == "asked" else SIZE
+    return SIZES.get(level, SIZE) if stacked or level == "requested" else SIZE
 
 
 def draw_dot(axes: Axes, chart: Chart, x: float, y: float, dot: Dot) -> None:
@@ -307,7 +307,7 @@ def draw_dot(axes: Axes, chart: Chart, x: float, y: float, dot: Dot) -> None:
         markerfacecolor="#ffffff" if hollow else color,
         markeredgecolor=color if hollow else "#ffffff",
         markeredgewidth=1.6 if hollow else 0.6,
-        zorder=4 + 0.1 * ("l1", "l2", "shared", "", "dram", "asked").index(level),
+        zorder=4 + 0.1 * ("l1", "l2", "shared", "", "dram", "requested").index(level),
     )
 
 
@@ -348,7 +348,7 @@ def draw_panel(space: Space, chart: Chart, panel: Panel) -> None:
             space.take_line(space.at(min(xs), y), space.at(max(xs), y), 0.3)
     # A label goes to a dot that was measured, if there is one.
     texts = [
-        (signs.get(kernel, kernel), chart.color(kernel), [dot for dot in dots if dot.level != "asked"] or dots)
+        (signs.get(kernel, kernel), chart.color(kernel), [dot for dot in dots if dot.level != "requested"] or dots)
         for kernel, dots in sorted(groups.items(), key=lambda item: -max(dot.y for dot in item[1]))
     ]
     label_dots(space, texts, 7.5 if not signs else 8)

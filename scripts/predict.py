@@ -150,7 +150,7 @@ def split_name(kernel: str) -> tuple[str, str]:
 
     "void scale<(int)4, (bool)1>(float *)" and "scale<4, true>" both give ("scale", "4,1").
     """
-    text = re.sub(r"\((?:\w+|anonymous namespace)\)(?:::)?", "", kernel.removeprefix("void "))  # casts: (int)4, (Edge)0
+    text = re.sub(r"\((?:\w+|anonymous namespace)\)(?:::)?", "", kernel.removeprefix("void "))  # casts: (int)4, (Mode)0
     symbol, opened, rest = text.partition("<")
     if not opened or "(" in symbol:
         return symbol.partition("(")[0].strip(), ""

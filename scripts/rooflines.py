@@ -22,12 +22,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import row_schema
+
 ABOVE = 1.02  # times its own roof: what no kernel can honestly do
 UNITS_OFF = 100  # times its own roof: no cache and no clock explains that
 TRANSACTION = 32  # bytes of a sector, the unit in which L1, L2 and DRAM move data
 WAVEFRONT = 128  # bytes that shared memory moves at once, the width of the same data path: four transactions
 
-LEVELS = {"dram": "DRAM", "l2": "L2", "l1": "L1", "shared": "shared", "asked": "as asked for", "": ""}
+LEVELS = {"dram": "DRAM", "l2": "L2", "l1": "L1", "shared": "shared", "requested": "as requested", "": ""}
 
 # After Paul Tol's "muted" scheme, made for readers with any kind of colour blindness; its light colours darker, so that
 # they stand out, and in pairs, as the kernels come. Colour is never alone: each dot has its kernel's name beside it.
@@ -70,7 +72,7 @@ class Dot:
     ms: float
     roof: float
     cause: str = ""  # why it lies above its own roof; empty if it does not
-    meant: bool = False  # to lie above: it counts what is asked for, and counters show that caches served it
+    meant: bool = False  # to lie above: it counts requested bytes, and counters show that caches served it
 
     @property
     def percent(self) -> float:
@@ -138,7 +140,7 @@ class Chart:
 
 
 class Recorded:
-    """The JSON lines of a folder, read when asked for."""
+    """The JSON lines of a folder, read when they are needed, with the names of the newest schema."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -150,12 +152,14 @@ class Recorded:
             path = self.folder / name
             if not path.is_file():
                 raise Lacking(f"no {name}")
-            records = []
+            records: list[Record] = []
+            version = None
             for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
                 try:
-                    records.append(json.loads(line))
-                    records[-1]["record"]  # noqa: B018 (every line has one)
-                except (ValueError, KeyError, TypeError) as error:
+                    record = json.loads(line)
+                    version = record.get("schema") if record["record"] == "run" else version
+                    records.append(row_schema.up_to_date(record, version))
+                except (ValueError, KeyError, TypeError, AttributeError) as error:
                     raise Stop(f"{path}:{number}: not a recorded line ({error}): restore the file") from None
             self._files[name] = records
         return [record for record in self._files[name] if record["record"] in kinds]
@@ -238,7 +242,7 @@ def place(kernel: str, level: str, work: float, amount: float, ms: float, roofs:
     cause = why_above(level, y / roof, flat_binds, **facts) if y > ABOVE * roof else ""
     # What DRAM moved for it has its own dot, with its own cause if that lies above.
     moved = (facts.get("merged") or {}).get("dram_bytes", math.inf)
-    meant = level == "asked" and cause.startswith("cache-resident") and y * moved / amount <= ABOVE * roof
+    meant = level == "requested" and cause.startswith("cache-resident") and y * moved / amount <= ABOVE * roof
     return Dot(kernel, level, x, y, work, amount, ms, roof, cause, meant)
 
 
@@ -249,7 +253,7 @@ def why_above(level: str, ratio: float, flat_binds: bool, merged: Record | None 
         return "units: so far above, that work, bytes or time must be in another unit"
     if flat_binds:
         return "clock: it ran at a higher clock than the ceiling, or its work is counted too high"
-    if level == "asked":
+    if level == "requested":
         return "cache-resident: caches served bytes that this count takes for DRAM's"
     if level == "dram" and counted.get("dram_write_bytes", 0) > ABOVE * counted.get("output_bytes", float("inf")):
         return "dirty lines: DRAM wrote more than this kernel's output, so some are an earlier launch's"
@@ -289,14 +293,14 @@ def with_counts(records: list[Record], *keys: str) -> list[Record]:
 
 
 def on_rail(record: Record, level: str, amount: float, ceiling: Roof) -> Dot:
-    """Return the dot of a kernel on the rail: x and y are GB/s, of DRAM or as asked for."""
+    """Return the dot of a kernel on the rail: x and y are GB/s, of DRAM or as requested."""
     rate = amount / record["ms"] * 1e-6
     cause = why_above(level, rate / ceiling.rate, False, record) if rate > ABOVE * ceiling.rate else ""
     return Dot(record["variant"], level, rate, rate, record["flop"], amount, record["ms"], ceiling.rate, cause)
 
 
 def dram(recorded: Recorded) -> Chart:
-    """Day 49's kernels by the bytes that DRAM moved, beside those that they ask for, under that run's own ceilings."""
+    """Day 49's kernels by the bytes that DRAM moved, beside those that they request, under that run's own ceilings."""
     name = "day49.jsonl"
     rows = kernels_of(recorded)
     try:
@@ -309,9 +313,9 @@ def dram(recorded: Recorded) -> Chart:
     rail = Rail("Without FLOP, on a rail of their own: GB/s that DRAM moved", copy)
     counted = {record["symbol"]: record for record in merged}
     for row in rows:
-        if row["flop"] and row["bytes"]:
-            work, amount, facts = row["flop"], row["bytes"], counted.get(row["symbol"])
-            panel.dots.append(place(row["variant"], "asked", work, amount, row["ms"], panel.roofs, merged=facts))
+        if row["flop"] and row["requested_bytes"]:
+            work, amount, facts = row["flop"], row["requested_bytes"], counted.get(row["symbol"])
+            panel.dots.append(place(row["variant"], "requested", work, amount, row["ms"], panel.roofs, merged=facts))
     for record in merged:
         if record["flop"] and record["dram_bytes"]:
             amount = record["dram_bytes"]
@@ -320,13 +324,14 @@ def dram(recorded: Recorded) -> Chart:
             )
         else:
             rail.dots.append(on_rail(record, "dram", record["dram_bytes"], copy))
-    if not merged:  # nothing was counted: the bytes asked for must do
-        rail.title = "Without FLOP, on a rail of their own: GB/s that they ask for"
-        rail.dots += [on_rail(row, "asked", row["bytes"], copy) for row in rows if not (row["flop"] and row["bytes"])]
+    if not merged:  # nothing was counted: the requested bytes must do
+        rail.title = "Without FLOP, on a rail of their own: GB/s that they request"
+        others = [row for row in rows if not (row["flop"] and row["requested_bytes"])]
+        rail.dots += [on_rail(row, "requested", row["requested_bytes"], copy) for row in others]
     kernels = [row["variant"] for row in rows]
-    about = "Each kernel twice: by the bytes that DRAM moved, and by the bytes that its algorithm asks for"
+    about = "Each kernel twice: by the bytes that DRAM moved, and by the bytes that its algorithm requests"
     if not merged:
-        about = "By the bytes that each kernel's algorithm asks for; no counters are recorded"
+        about = "By the bytes that each kernel's algorithm requests; no counters are recorded"
     return Chart(
         "", "DRAM roofline", about, recorded.device(name), [panel], FLOP_UNITS, kernels, rail if rail.dots else None
     )
@@ -360,7 +365,7 @@ def hierarchical(recorded: Recorded) -> Chart:
             rail.dots.append(on_rail(record, "dram", record["dram_bytes"], bandwidths["dram"]))
     kernels = [record["variant"] for record in merged]
     about = "Each kernel by the bytes that L1, L2 and DRAM moved, under the ceiling of each level"
-    notes = ["Dots far apart: a cache between the levels served what was asked again. On top of each other: a stream."]
+    notes = ["Dots far apart: a cache between the levels served repeated requests. On top of each other: a stream."]
     device = recorded.device("day49-merged.jsonl")
     return Chart(
         "", "Hierarchical roofline", about, device, [panel], FLOP_UNITS, kernels, rail if rail.dots else None, notes
@@ -467,11 +472,11 @@ def ladder(recorded: Recorded) -> Chart:
     panels = []
     for size in sorted(size for size, rows in sizes.items() if len(rows) == most):
         title = f"{size[0]} cubed" if len(set(size)) == 1 else " x ".join(map(str, size))
-        panel = Panel(title, "FLOP per byte asked for", Y_FLOP, [copy, fma])
+        panel = Panel(title, "FLOP per requested byte", Y_FLOP, [copy, fma])
         for row in sizes[size]:
-            # The ladder counts bytes asked for; x is recorded, so the bytes follow from it.
+            # The ladder counts requested bytes; x is recorded, so the bytes follow from it.
             amount = row["flop"] / row["intensity"]
-            panel.dots.append(place(row["variant"], "asked", row["flop"], amount, row["ms"], panel.roofs))
+            panel.dots.append(place(row["variant"], "requested", row["flop"], amount, row["ms"], panel.roofs))
         panel.paths, panel.arrows = [list(panel.dots)], True
         if size in library:
             panel.references.append(flat(library[size], name, "cuBLAS", main=False))
@@ -480,7 +485,7 @@ def ladder(recorded: Recorded) -> Chart:
     return Chart(
         "",
         "The ladder of day 44, rung by rung",
-        "One idea more at each arrow; x is what a rung asks of global memory, most of which caches serve",
+        "One idea more at each arrow; x is what a rung requests from global memory, most of which caches serve",
         recorded.device(name),
         panels,
         FLOP_UNITS,
@@ -497,7 +502,7 @@ def curve(recorded: Recorded) -> Chart:
     panel = Panel("", X_FLOP, Y_FLOP, [copy, fma])
     kernel = "copy with FMAs"
     for row in recorded.some(name, "curve"):
-        panel.dots.append(place(kernel, "dram", row["flop"], row["bytes"], row["ms"], panel.roofs))
+        panel.dots.append(place(kernel, "dram", row["flop"], row["requested_bytes"], row["ms"], panel.roofs))
     panel.dots.sort(key=lambda dot: dot.x)
     panel.paths = [list(panel.dots)]
     about = "One copy with more and more FMAs in it: the knee is round, and here is by how much"

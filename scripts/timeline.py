@@ -22,6 +22,8 @@ import shlex
 import subprocess
 import sys
 import tempfile
+from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 from resources import find_nvcc, plain_locale, run_as_text
@@ -33,10 +35,7 @@ RUN_LIMIT_S = 300  # the days' longest --profile takes some seconds: longer is a
 RECORDER = Path(__file__).resolve().parent / "trace_cuda.cpp"
 
 RANGES, CALLS, GPU = "NVTX ranges", "CUDA calls", "GPU"  # the tracks
-CHAIN = ("applyScaleBias", "applyGelu", "applyAddResidual", "applyClampRange")
-SIZES = 5  # that --profile runs every arm at
-# What one iteration of the chain is, by the name of its range: calls that start work, and how many of each.
-EXPECTED = {"launches": {"cudaLaunchKernel": len(CHAIN)}, "graph": {"cudaGraphLaunch": 1}}
+LAUNCHES, GRAPH = "launches", "graph"  # the ranges that are compared: one of each for every size
 
 
 class Stop(Exception):
@@ -66,36 +65,62 @@ def starts_work(name: str) -> bool:
     return name.startswith(("cudaLaunch", "cudaGraphLaunch"))
 
 
+@dataclass(frozen=True)
+class Iteration:
+    """One iteration of the chain: its range, the calls in it that start work, and the kernels that these started."""
+
+    where: str
+    variant: str
+    calls: dict[str, int]
+    kernels: list[dict]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The kernels' names, in the order in which they started."""
+        return tuple(kernel["name"] for kernel in self.kernels)
+
+
+def iterations_of(events: list[dict], variant: str) -> list[Iteration]:
+    """Return the iterations in ranges of that name."""
+    found = []
+    ranges = [event for event in events if event["tid"] == RANGES and event["name"] == variant]
+    for number, inside in enumerate(ranges, start=1):
+        begin, end = inside["ts"], inside["ts"] + inside["dur"]
+        calls = [e for e in events if e["tid"] == CALLS and begin <= e["ts"] <= end and starts_work(e["name"])]
+        correlations = {call["args"]["correlation"] for call in calls}
+        kernels = [e for e in events if e["tid"] == GPU and e["args"]["correlation"] in correlations]
+        kernels.sort(key=lambda kernel: kernel["ts"])
+        counts = dict(Counter(call["name"] for call in calls))
+        found.append(Iteration(f"range '{variant}' {number}", variant, counts, kernels))
+    return found
+
+
 def problems_of(events: list[dict]) -> list[str]:
     """Return what a trace shows that it must not, or lacks: a sentence for each.
 
-    In a range "launches" four kernel launches and nothing else start work, in a range "graph" one launch of a graph.
-    Either way the GPU runs the four kernels of the chain, and starts and ends them in order. (CUPTI stamps the start of
-    a graph's node now and then a little before the end of the node that it waits for.)
+    In a range "launches" a kernel launch for each kernel of the chain and nothing else starts work, in a range "graph"
+    one launch of a graph. Either way the GPU runs the same kernels, and starts and ends them in order. Which kernels
+    the chain has, the trace says itself: those that most of the ranges "launches" ran, each of them once. (CUPTI stamps
+    the start of a graph's node now and then a little before the end of the node that it waits for.)
     """
+    launches, graphs = iterations_of(events, LAUNCHES), iterations_of(events, GRAPH)
+    if not launches:
+        return [f"no range '{LAUNCHES}', and there must be one for each size"]
     problems = []
-    for name, expected in EXPECTED.items():
-        ranges = [event for event in events if event["tid"] == RANGES and event["name"] == name]
-        if len(ranges) != SIZES:
-            problems.append(f"{len(ranges)} ranges '{name}', and there must be {SIZES}, one for each size")
-        for number, inside in enumerate(ranges, start=1):
-            where = f"range '{name}' {number}"
-            begin, end = inside["ts"], inside["ts"] + inside["dur"]
-            calls = [e for e in events if e["tid"] == CALLS and begin <= e["ts"] <= end and starts_work(e["name"])]
-            counts = {call["name"]: 0 for call in calls}
-            for call in calls:
-                counts[call["name"]] += 1
-            if counts != expected:
-                problems.append(f"{where}: calls that start work are {counts}, and must be {expected}")
-            correlations = {call["args"]["correlation"] for call in calls}
-            kernels = [e for e in events if e["tid"] == GPU and e["args"]["correlation"] in correlations]
-            kernels.sort(key=lambda kernel: kernel["ts"])
-            names = tuple(kernel["name"] for kernel in kernels)
-            if names != CHAIN:
-                problems.append(f"{where}: the GPU ran {', '.join(names) or 'nothing'}, and not {', '.join(CHAIN)}")
-            ends = [kernel["ts"] + kernel["dur"] for kernel in kernels]
-            if ends != sorted(ends):
-                problems.append(f"{where}: the kernels do not end in the order in which they start")
+    if len(graphs) != len(launches):
+        problems.append(f"{len(graphs)} ranges '{GRAPH}', and there must be {len(launches)}, as of '{LAUNCHES}'")
+    chain = Counter(one.names for one in launches).most_common(1)[0][0]
+    if len(chain) < 2 or len(set(chain)) != len(chain):
+        problems.append(f"the ranges '{LAUNCHES}' ran {', '.join(chain) or 'nothing'}, which is no chain of kernels")
+    expected = {LAUNCHES: {"cudaLaunchKernel": len(chain)}, GRAPH: {"cudaGraphLaunch": 1}}
+    for one in [*launches, *graphs]:
+        if one.calls != expected[one.variant]:
+            problems.append(f"{one.where}: calls that start work are {one.calls}, and must be {expected[one.variant]}")
+        if one.names != chain:
+            problems.append(f"{one.where}: the GPU ran {', '.join(one.names) or 'nothing'}, and not {', '.join(chain)}")
+        ends = [kernel["ts"] + kernel["dur"] for kernel in one.kernels]
+        if ends != sorted(ends):
+            problems.append(f"{one.where}: the kernels do not end in the order in which they start")
     return problems
 
 

@@ -22,7 +22,7 @@ const char* const kSpaceNames[] = {"global", "shared"};
 // ---- The caches ---------------------------------------------------------------------------------
 
 struct Bytes {
-  double asked = 0;  // by the lanes, of global memory
+  double requested = 0;  // by the lanes, of global memory
   double compulsory = 0;  // distinct bytes
   double l1 = 0;
   double l2 = 0;
@@ -91,7 +91,7 @@ Bytes predict(const Traffic& traffic, double scale) {
   for (const auto& [key, counts] : traffic.instructions) {
     if (key.space != Space::kGlobal) continue;
     const double sectors = scale * static_cast<double>(counts.sectors);
-    bytes.asked += scale * static_cast<double>(counts.bytes);
+    bytes.requested += scale * static_cast<double>(counts.bytes);
     bytes.l1 += kSectorBytes * sectors;
     if (key.access == Access::kStore || key.access == Access::kAtomic) missed += sectors;
   }
@@ -209,7 +209,7 @@ void printJson(
     std::replace(name.begin(), name.end(), ' ', '_');
     count(line, name, key.first, counts);
   }
-  line.number("asked_bytes", bytes.asked).number("compulsory_bytes", bytes.compulsory);
+  line.number("requested_bytes", bytes.requested).number("compulsory_bytes", bytes.compulsory);
   line.number("l1_bytes", bytes.l1).number("l2_bytes", bytes.l2);
   line.number("dram_read_bytes", bytes.dramRead).number("dram_write_bytes", bytes.dramWrite).print();
   for (const auto& [key, counts] : lines) {
@@ -228,7 +228,7 @@ void printTable(const Traffic& traffic, const std::map<LineKey, Counts>& lines, 
   const bool exact = traffic.traced == traffic.blocks;
   std::printf("\n%s, grid %s, block %s: %s\n", traffic.kernel.c_str(), textOf(traffic.grid).chars,
       textOf(traffic.block).chars, exact ? "exact, all blocks" : runs.chars);
-  std::printf("  %-28s %-18s %14s %11s %16s %14s %14s\n", "line", "access", "requests", "sectors/req", "bytes asked",
+  std::printf("  %-28s %-18s %14s %11s %16s %14s %14s\n", "line", "access", "requests", "sectors/req", "requested bytes",
       "wavefronts", "conflicts");
   for (const auto& [key, counts] : lines) {
     const std::string what = std::string(kSpaceNames[int(key.space)]) + " " + kAccessNames[int(key.access)];
@@ -241,8 +241,8 @@ void printTable(const Traffic& traffic, const std::map<LineKey, Counts>& lines, 
     }
   }
   std::printf(
-      "  asked %.3f MB, compulsory %.3f MB; predicted: L1 %.3f MB, L2 %.3f MB, DRAM read %.3f MB, write %.3f MB\n",
-      bytes.asked * 1e-6, bytes.compulsory * 1e-6, bytes.l1 * 1e-6, bytes.l2 * 1e-6, bytes.dramRead * 1e-6,
+      "  requested %.3f MB, compulsory %.3f MB; predicted: L1 %.3f MB, L2 %.3f MB, DRAM read %.3f MB, write %.3f MB\n",
+      bytes.requested * 1e-6, bytes.compulsory * 1e-6, bytes.l1 * 1e-6, bytes.l2 * 1e-6, bytes.dramRead * 1e-6,
       bytes.dramWrite * 1e-6);
 }
 

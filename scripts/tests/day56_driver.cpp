@@ -10,7 +10,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
-#include <map>
 #include <random>
 #include <utility>
 
@@ -88,89 +87,99 @@ struct Bursts {
   bool slow = false;
 };
 
+// Samples of two variants, the other one's first.
+using Pair = std::pair<vector<double>, vector<double>>;
+
+// The graph against the launches, or these against themselves as a control.
+Comparison comparisonOf(const Variant& variant, int n, int quantity, const Pair& samples) {
+  return {{samples.first, samples.second}, n, quantity, kBatch, variant, kLaunches};
+}
+
 // One run's comparisons, sampled in the order of the day.
 Results simulate(const vector<Row>& rows, double scale, bool withBursts) {
-  std::map<int, std::pair<Samples, Samples>> samples;  // by size: headline, control
+  Results results;
   for (const Row& row : rows) {
-    auto& [headline, control] = samples[row.n];
-    for (Samples* of : {&headline, &control}) {
+    for (const Variant& variant : {kGraph, kLaunches}) {
       Bursts bursts;
+      Pair samples;
       for (int round = 0; round < kRounds; ++round) {
         for (const int which : {0, 1, 1, 0}) {
-          const Noise& noise = of == &headline && which == 1 ? row.graph : row.launches;
+          const Noise& noise = variant.role == Role::kSubject && which == 1 ? row.graph : row.launches;
           const double us = noise.draw(scale) * (withBursts ? bursts.factor() : 1);
-          (*of)[which][row.quantity].push_back(us);
+          (which == 0 ? samples.first : samples.second).push_back(us);
         }
       }
+      results.comparisons.push_back(comparisonOf(variant, row.n, row.quantity, samples));
     }
-  }
-  Results results;
-  for (const auto& [n, both] : samples) {
-    Size size;
-    size.n = n;
-    size.headline = Cell(kArms[kGraph], kArms[kLaunches], kBatch, both.first);
-    size.control = Cell(kArms[kLaunches], kArms[kLaunches], kBatch, both.second);
-    results.sizes.push_back(size);
   }
   return results;
 }
 
-// The verdicts on graph against launches, in order of size.
+// The verdicts on graph against launches, in the order of the rows.
 vector<string> verdicts(const Results& results) {
   vector<string> all;
-  for (const Size& size : results.sizes)
-    for (int t = 0; t < kTimes; ++t) all.push_back(size.headline.verdict(t));
+  for (const Comparison& each : results.comparisons)
+    if (!each.isControl()) all.push_back(each.verdict());
   return all;
 }
 
 int noise(int runs, double scale, bool withBursts) {
   const vector<Row> rows = readRows();
   const vector<string> want = verdicts(simulate(rows, 0, false));
-  std::map<std::pair<int, int>, int> untold;  // by size and quantity: runs in which the difference drowns
+  vector<int> untold(rows.size());  // runs in which the difference of a row drowns
   int remarked = 0, wrong = 0;  // wrong: some verdict names the other one as the faster
   for (int run = 0; run < runs; ++run) {
     const Results results = simulate(rows, scale, withBursts);
     const vector<string> got = verdicts(results);
-    remarked += results.noisy() > 0;
+    remarked += results.count(&Comparison::isNoise) > 0;
     bool isWrong = false;
     for (size_t i = 0; i < got.size(); ++i) {
       const bool drowned = got[i] == "indistinguishable" && got[i] != want[i];
-      untold[{results.sizes[i / kTimes].n, int(i % kTimes)}] += drowned;
+      untold[i] += drowned;
       isWrong = isWrong || (got[i] != want[i] && !drowned);
     }
     wrong += isWrong;
   }
   printf("runs %d remarked %d wrong %d\n", runs, remarked, wrong);
-  for (const auto& [where, count] : untold)
-    printf("verdict %d %d %s %d\n", where.first, where.second, want[where.second].c_str(), count);
+  for (size_t i = 0; i < rows.size(); ++i)
+    printf("verdict %d %d %s %d\n", rows[i].n, rows[i].quantity, want[i].c_str(), untold[i]);
   return 0;
 }
 
-// The table of a run in which the control of one size and time is `percent` slower against itself.
+Report reportOf(Mode mode, bool json = false) {
+  Options options;
+  options.mode = mode;
+  options.json = json;
+  return Report(kProgram, options);
+}
+
+// The tables of a run in which the control of the smallest size, on the GPU, is `percent` slower against itself.
 int disturbed(double percent) {
   const vector<Row> rows = readRows();
   Results results = simulate(rows, 1, false);
   results.copyBytes = results.copy.ms = 1;
-  Size& size = results.sizes[1];
-  Saving& saving = size.control.times[kGpu];
-  vector<double> slower = saving.others.sorted;
-  for (double& us : slower) us *= 1 + percent / 100;
-  saving = Saving(saving.others.sorted, slower);
-  printHeadline(results);
-  printf("noisy %d\n", results.noisy());
-  printPath(results, size, size.control, "launches", 0);
+  for (Comparison& each : results.comparisons) {
+    if (!each.isControl() || each.quantity != kGpu || each.n != rows.front().n) continue;
+    Pair samples = {each.otherUs.sorted, each.otherUs.sorted};
+    for (double& us : samples.second) us *= 1 + percent / 100;
+    each = comparisonOf(kLaunches, each.n, kGpu, samples);
+  }
+  for (const bool json : {false, true}) {
+    Report report = reportOf(Mode::kTable, json);
+    reportVerdicts(report, results);
+  }
+  printf("noisy %ld of %ld\n", results.count(&Comparison::isNoise), results.count(&Comparison::isControl));
   return 0;
 }
 
 // ---- Checks
 
-const Options kCheckOptions = {Mode::kCheck, false, 0};
-
 // What the checks find when so many MiB are gone after each round.
 int leaks(const vector<double>& lostMiB) {
   const Stream stream;
-  const Problem at(kSmallest);
-  Checker checker(kCheckOptions, stream, kSmallest);
+  const Problem at(kSmallest, stream);
+  Report report = reportOf(Mode::kCheck);
+  Checker checker(report, stream, kSmallest);
   size_t asked = 0;
   int64_t gone = 0;
   double_of::freeMemory = [&](size_t free) {
@@ -186,14 +195,14 @@ int leaks(const vector<double>& lostMiB) {
 
 int reversedNodes() {
   const Stream stream;
-  const Problem from(kTimedSizes[1]), to(kSmallest);
-  Checker checker(kCheckOptions, stream, from.n);
-  checker.upload(from);
-  checker.upload(to);
+  const Problem from(kSecond, stream), to(kSmallest, stream);
+  Report report = reportOf(Mode::kCheck);
+  Checker checker(report, stream, from.n);
   double_of::nodesReversed = true;
-  checker.checkArms(to, false);
+  checker.checkVariants(to, false);
   checker.checkUpdate(from, to);
-  measureUpdates(from, to, stream);
+  vector<Cost> costs;
+  measureUpdates(from, to, stream, costs);
   printf("failed %d\n", checker.failed());
   return 0;
 }
@@ -202,28 +211,29 @@ int reversedNodes() {
 int gate(int times) {
   const Stream stream;
   const Gate gate{};
-  const Lab lab = {stream, gate, 1e9, {}, {}};
+  const Sampler with = {stream, gate, 1e9, {}, {}};
   int launches = 0;
   const Times measured = sample(
       [&](cudaStream_t) {
         if (launches++ >= times) static_cast<volatile int*>(gate.flags)[1] = kReleased;
       },
-      1, 1, lab);
+      1, 1, with);
   printf("launches %d, submission %g\n", launches, measured[0]);
   return 0;
 }
 
 // Stops, since 36 bytes an element in so many microseconds are more than the card can move.
 int impossible(double us) {
-  Samples samples;
-  for (auto& arm : samples)
-    for (auto& times : arm) times.assign(kPairs, us);
-  Cell(kArms[kGraph], kArms[kLaunches], kBatch, samples).requirePossibleRates(1 << 20, 1000);
+  const vector<double> times(kPairs, us);
+  comparisonOf(kGraph, 1 << 20, kGpu, {times, times}).requirePossibleRates(1000);
   printf("possible\n");
   return 0;
 }
 
-int table() { return runDay({Mode::kTable, false, 0}); }
+int table() {
+  Report report = reportOf(Mode::kTable);
+  return runDay(report);
+}
 
 }  // namespace
 

@@ -181,6 +181,31 @@ def test_the_same_run_is_one_run(db, tmp_path, again):
     assert sum(map(len, before.values())) == len(GPU_LINES)
 
 
+def test_a_run_of_schema_1_is_the_run_with_the_names_of_today(db, tmp_path):
+    """Also where a run of the other version follows in the same file."""
+    names = ["day49-h200.jsonl", "levels-day30-h200.jsonl", "patterns-day49-h200.jsonl"]
+    old, new = ([DATA.parent / folder / name for name in names] for folder in ("schema1", "ingest"))
+    assert "runs added: 3" in ingest(db, *old)
+    assert query(db, "SELECT DISTINCT schema FROM run") == [(2,)]
+    assert query(db, 'SELECT count(*) FROM "row" WHERE requested_bytes IS NULL') == [(0,)]
+    assert "runs added: 0 (0 records)" in ingest(db, *new)
+    text = old[0].read_text()
+    both = tmp_path / "both.jsonl"
+    both.write_text(
+        text.replace('"utc":"20', '"utc":"21') + new[0].read_text() + text.replace('"utc":"20', '"utc":"22')
+    )
+    assert "runs added: 2" in ingest(db, both)
+
+
+def test_the_names_of_one_schema_are_none_of_the_other(db, tmp_path):
+    text = (DATA.parent / "schema1" / GPU.name).read_text()
+    file = tmp_path / "run.jsonl"
+    file.write_text(text.replace('"schema":1', '"schema":2'))
+    refused(run("ingest", db, file), "'bytes' was unexpected")
+    file.write_text(text.replace('"bytes":', '"bytes":1,"requested_bytes":', 1))
+    refused(run("ingest", db, file), "'bytes' was unexpected")
+
+
 def test_the_order_of_files_and_calls_does_not_matter(tmp_path):
     files = []
     for minute in range(4):
@@ -265,8 +290,8 @@ BAD = {
     "record of another type": (lines(RUN, {"record": []}).encode(), 2, ["record is []"]),
     "no record": (lines(RUN, {}).encode(), 2, ["record is null"]),
     "rows before a run": (lines(ROW, ROW, RUN).encode(), 1, ["row record before any run record"]),
-    "schema of the future": (lines(RUN.replace('"schema":1', '"schema":2'), "x").encode(), 1, ["version 2", "future"]),
-    "schema of the past": (lines(RUN.replace('"schema":1', '"schema":0')).encode(), 1, ["schema: 0 is not 1"]),
+    "schema of the future": (lines(RUN.replace('"schema":2', '"schema":3'), "x").encode(), 1, ["version 3", "future"]),
+    "schema of the past": (lines(RUN.replace('"schema":2', '"schema":0')).encode(), 1, ["schema: 0 is not 2"]),
     "two cards": (
         (a_run(1) + a_run(2, "Card B", "b")).encode(),
         3,
@@ -376,17 +401,21 @@ def test_a_file_or_folder_that_is_not_there_is_named(db, tmp_path):
 
 
 def test_what_is_not_our_database_is_left_alone(tmp_path):
-    text, folder, foreign, future = (tmp_path / name for name in ("text", "folder", "foreign", "future"))
+    names = ("text", "folder", "foreign", "future", "past")
+    text, folder, foreign, future, past = (tmp_path / name for name in names)
     text.write_text("not a database, and long enough to be looked at " * 10)
     folder.mkdir()
     query(foreign, "CREATE TABLE theirs (a)")
     ingest(future, GPU)
-    query(future, "PRAGMA user_version = 2")
+    query(future, "PRAGMA user_version = 3")
+    ingest(past, GPU)
+    query(past, "PRAGMA user_version = 1")
     for file, part in (
         (text, "not a database"),
         (folder, "ordinary file"),
         (foreign, "another program"),
-        (future, "2"),
+        (future, "3"),
+        (past, "version 1 is older than 2, and has other names; delete it, or give another file with --db"),
     ):
         before = file.read_bytes() if file.is_file() else b""
         for result in (run("ingest", file, GPU), run("report", file)):

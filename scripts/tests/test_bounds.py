@@ -13,6 +13,7 @@ H200 = SCRIPTS.parent / "profile" / "h200"
 FIXTURES = Path(__file__).parent / "data"
 sys.path.insert(0, str(SCRIPTS))
 BOUNDS = importlib.import_module("bounds")
+ROW_SCHEMA = importlib.import_module("row_schema")
 
 # Runs on an H200, so that figures recorded anew change no test of what is planted.
 DAY30 = FIXTURES / "ingest/levels-day30-h200.jsonl"
@@ -23,7 +24,9 @@ DAY56 = FIXTURES / "ingest/day56-h200.jsonl"
 
 
 def lines_of(path):
-    return [(number, json.loads(line)) for number, line in enumerate(path.read_text().splitlines(), start=1)]
+    """Return line number and record of each line, with the names of the newest schema."""
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    return list(enumerate((ROW_SCHEMA.up_to_date(record, records[0].get("schema")) for record in records), start=1))
 
 
 def planted(path, change, **has):

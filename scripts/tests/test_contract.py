@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(params=PROGRAMS)
+@pytest.fixture(scope="module", params=PROGRAMS)
 def name(request):
     """Each day's folder and program in turn."""
     return request.param
@@ -42,7 +42,7 @@ def test_help(program):
     result = run(program, "--help")
     assert result.returncode == 0
     assert result.stderr == ""
-    for argument in ("--check", "--json", "--profile", "--device", "--help"):
+    for argument in ("--check", "--json", "--json-file", "--profile", "--device", "--help"):
         assert argument in result.stdout
 
 
@@ -57,6 +57,10 @@ def test_help(program):
         (["--check", "--device", "99"], "99 is out of range: valid is 0"),
         (["--check", "--profile"], "--profile"),
         (["--profile", "--json"], "--json"),
+        (["--profile", "--json-file", "no.jsonl"], "--json-file"),
+        (["--check", "--json", "--json-file", "no.jsonl"], "--json and --json-file exclude each other"),
+        (["--check", "--json-file"], "--json-file: the name of a file is missing"),
+        (["--check", "--json-file", ""], "--json-file: the name of a file is missing"),
     ],
     ids=" ".join,
 )
@@ -148,13 +152,23 @@ def schema(source_dir):
     return jsonschema.Draft202012Validator(json.loads(text))
 
 
-def test_json_lines(name, program, schema):
-    result = run(program, "--check", "--json", env={"LC_ALL": "de_DE.UTF-8"})
+@pytest.fixture(scope="module")
+def checked(name, build_dir, tmp_path_factory):
+    """What --check --json-file printed where a comma is decimal, and the folder with the file; a day takes a minute."""
+    folder = tmp_path_factory.mktemp("checked")
+    lines = folder / "run.jsonl"
+    lines.write_text("of a run of before\n")
+    return run(build_dir / name, "--check", "--json-file", lines, env={"LC_ALL": "de_DE.UTF-8"}), folder
+
+
+def test_json_lines(name, checked, schema):
+    result, folder = checked
     assert result.returncode == 0, result.stderr
-    records = [json.loads(line) for line in result.stdout.splitlines()]
+    records = [json.loads(line) for line in (folder / "run.jsonl").read_text().splitlines()]
     for record in records:
         schema.validate(record)
     assert records[0]["record"] == "run"
+    assert records[0]["schema"] == 2
     assert records[0]["backend"] == "cpu"
     assert {record["record"] for record in records[1:]} == {"check"}
     checked = {record["symbol"] for record in records[1:]}
@@ -172,3 +186,64 @@ def test_json_of_a_failed_check(name, program, schema):
     failed = [record for record in records if record.get("ok") is False]
     assert failed and {record["symbol"] for record in failed} == {kernel}
     assert all(record["wrong"] > 0 and "got " in record["message"] for record in failed)
+
+
+def skipping(name):
+    """Return the environment in which a day computes nothing: its checks fail, and the run takes a second."""
+    return {"CUDA_DAYS_CPU_SKIP": ",".join([*kernels_of(name), CUBLAS])}
+
+
+def test_json_file_holds_the_lines_of_the_run_whose_text_is_shown(checked):
+    """Row for row: a check's symbol, variant, size and number of values stand in both, in the same order."""
+    result, folder = checked
+    records = [json.loads(line) for line in (folder / "run.jsonl").read_text().splitlines()]
+    shown = [line for line in result.stdout.splitlines() if line.endswith("  ok")]
+    assert len(shown) == len(records) - 1
+    for line, record in zip(shown, records[1:]):
+        assert line.startswith(f"{record['symbol']} ") and f" {record['variant']} " in line
+        assert f" {record['size']} " in line and f" {record['checked']} " in line
+    assert [file.name for file in folder.iterdir()] == ["run.jsonl"]
+
+
+def test_the_text_is_the_same_with_a_file_and_the_lines_are_those_of_json(name, program, tmp_path):
+    """But for the time in the run record; also where checks fail."""
+    env = skipping(name)
+    file = run(program, "--check", "--json-file", tmp_path / "run.jsonl", env=env)
+    text, lines = run(program, "--check", env=env), run(program, "--check", "--json", env=env)
+    assert file.returncode == text.returncode == lines.returncode == 1
+    assert file.stdout == text.stdout and file.stderr == text.stderr
+    records, others = (part.splitlines() for part in ((tmp_path / "run.jsonl").read_text(), lines.stdout))
+    assert records[1:] == others[1:] and len(records) > 1
+    assert json.loads(records[0]).keys() == json.loads(others[0]).keys()
+
+
+def test_a_file_that_cannot_be_written_is_named_and_nothing_is_left(name, program, tmp_path):
+    result = run(program, "--check", "--json-file", tmp_path / "no" / "run.jsonl")
+    assert (result.returncode, result.stdout) == (1, "")  # before anything is computed
+    assert f"cannot write {tmp_path}/no/run.jsonl" in result.stderr and "No such file" in result.stderr
+    (tmp_path / "folder").mkdir()
+    result = run(program, "--check", "--json-file", tmp_path / "folder", env=skipping(name))
+    assert result.returncode == 1
+    assert f"cannot write {tmp_path}/folder: Is a directory\n" in result.stderr
+    assert [file.name for file in tmp_path.iterdir()] == ["folder"]
+
+
+def test_a_full_disk_leaves_no_half_of_a_file(name, program, full_disk):
+    result = run(program, "--check", "--json-file", full_disk / "run.jsonl", env=skipping(name))
+    assert result.returncode == 1
+    assert f"cannot write {full_disk}/run.jsonl" in result.stderr and "No space left" in result.stderr
+    assert [file.name for file in full_disk.iterdir()] == ["filler"]
+
+
+def test_a_run_that_stops_leaves_the_file_of_before(name, program, tmp_path):
+    lines = tmp_path / "run.jsonl"
+    lines.write_text("of a run of before\n")
+    result = run(program, "--check", "--json-file", lines, env={"CUDA_DAYS_CPU_DEVICE": "small"})
+    assert result.returncode == 77
+    assert lines.read_text() == "of a run of before\n"
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        arguments = ("--check", "--json-file", lines)
+        result = run(program, *arguments, stdout=full, stderr=subprocess.PIPE, env=skipping(name))
+    assert result.returncode == 1
+    assert lines.read_text() == "of a run of before\n"
+    assert [file.name for file in tmp_path.iterdir()] == ["run.jsonl"]

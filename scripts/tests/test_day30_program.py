@@ -1,13 +1,15 @@
 """Day 30's program without a GPU: what the lanes of its tensor kernels hold and must get, which rows a build has, and
-what it refuses to time.
+what it refuses to time; and its tables, from made-up times.
 
 A harness is compiled with the day's own source. It multiplies the fragments that the source puts into registers, by the
 layouts of the PTX ISA written out once more for each instruction, and compares with what the source's reference wants.
 """
 
+import json
 import subprocess
 import sys
 
+import jsonschema
 import pytest
 from planting import exchanged
 
@@ -42,11 +44,11 @@ double valueOf(Mma mma, unsigned word, int e) {
 }
 double valueOf(Mma, double word, int) { return word; }
 
-// Place of element e of register r, from the PTX ISA's figures, an instruction at a time.
-struct Place {
+// Position of element e of register r, from the PTX ISA's figures, an instruction at a time.
+struct Position {
   int row, column;
 };
-Place placeOfA(Mma mma, int lane, int r, int e) {
+Position positionOfA(Mma mma, int lane, int r, int e) {
   const int g = lane >> 2, t = lane & 3;
   switch (mma) {
     case kFp16Turing: return {r == 0 ? g : g + 8, t * 2 + e};
@@ -59,7 +61,7 @@ Place placeOfA(Mma mma, int lane, int r, int e) {
     default: return {r % 2 == 0 ? g : g + 8, r % 2 == 0 ? r * 2 + t : r * 2 - 2 + t};
   }
 }
-Place placeOfB(Mma mma, int lane, int r, int e) {  // row: k
+Position positionOfB(Mma mma, int lane, int r, int e) {  // row: k
   const int g = lane >> 2, t = lane & 3;
   switch (mma) {
     case kFp16Turing: return {t * 2 + e, g};
@@ -72,7 +74,7 @@ Place placeOfB(Mma mma, int lane, int r, int e) {  // row: k
     default: return {t + r * 4, g};
   }
 }
-Place placeOfSum(int lane, int i) { return {(lane >> 2) + (i < 2 ? 0 : 8), (lane & 3) * 2 + (i & 1)}; }
+Position positionOfSum(int lane, int i) { return {(lane >> 2) + (i < 2 ? 0 : 8), (lane & 3) * 2 + (i & 1)}; }
 
 enum Fault { kNone, kLeaveOut, kTwice, kSwapSums, kSwapA, kSwapB, kSwapAB };
 
@@ -87,12 +89,12 @@ vector<double> run(float x, int steps, Fault fault = kNone, int one = 0, int oth
     if (fault == kSwapAB) std::swap(held.a[one], held.b[other]);
     for (int r = 0; r < int(std::size(held.a)); ++r)
       for (int e = 0; e < T::kWide; ++e) {
-        const Place at = placeOfA(kMma, lane, r, e);
+        const Position at = positionOfA(kMma, lane, r, e);
         a.at(at.row).at(at.column) = valueOf(kMma, held.a[r], e);
       }
     for (int r = 0; r < int(std::size(held.b)); ++r)
       for (int e = 0; e < T::kWide; ++e) {
-        const Place at = placeOfB(kMma, lane, r, e);
+        const Position at = positionOfB(kMma, lane, r, e);
         b.at(at.row).at(at.column) = valueOf(kMma, held.b[r], e);
       }
   }
@@ -101,7 +103,7 @@ vector<double> run(float x, int steps, Fault fault = kNone, int one = 0, int oth
     auto v = T::start(x);
     std::set<double> sums;
     for (int i = 0; i < 4; ++i) {
-      const Place at = placeOfSum(lane, i);
+      const Position at = positionOfSum(lane, i);
       double sum = 0;
       for (int k = 0; k < kDepth; ++k) sum += a[at.row][k] * b[k][at.column];
       if (fault == kNone) {
@@ -160,7 +162,7 @@ void testGroup() {
     const auto held = T::fragments(lane, 16 * (thread / 32));
     for (int r = 0; r < 4; ++r)
       for (int e = 0; e < 2; ++e) {
-        const Place at = placeOfA(kFp16, lane, r, e);
+        const Position at = positionOfA(kFp16, lane, r, e);
         a[16 * (thread / 32) + at.row][at.column] = valueOf(kFp16, held.a[r], e);
       }
   }
@@ -199,42 +201,75 @@ void expectStop(const string& message, const char* part) {
   expect(message.find(part) != string::npos, "a stop that says '" + string(part) + "', got '" + message + "'");
 }
 
-// Nothing is timed that was not proven, no rate is taken that the SMs cannot reach, and the memory that is asked for is
+// Nothing is timed that was not proven, no rate is taken that the SMs cannot reach, and the memory that is required is
 // what the buffers take.
 void testReport() {
-  const Options options;
   const Stream stream;
-  Device device;
-  device.maxClockMhz = 1000;
+  Report report(kProgram, Options());
+  constexpr double kMhz = 1000;
   size_t before = 0, after = 0, total = 0, sum = 0;
   CUDA_CHECK(cudaMemGetInfo(&before, &total));
   const Problem p(kRagged, stream);
   CUDA_CHECK(cudaMemGetInfo(&after, &total));
   for (const size_t bytes : Problem::bytesOf(kRagged)) sum += bytes;
   expect(before - after == sum, "the buffers of a problem are those of its list");
-  expect(Problem::bytes(kRagged) >= sum, "what is asked for holds them");
+  expect(Problem::bytes(kRagged) >= sum, "what is required holds them");
 
   const PerClock per = perClockOf(75);
-  const Report report = {p, device, per, options, stream};
-  Shapes rows = kernelRows(p, per);
-  expectStop(stopOf([&] { report.measureAll({rows[0]}); }), "kernel-vector add, plain was not proven at this size");
-  Checks checks = {options, stream};
-  checks.prove(rows[0], true);
-  expect(checks.failed == 0 && rows[0].proven, "a row that is right is proven");
+  const Bench bench = {p, per, stream, kMhz};
+  Rows rows = kernelRows(p, per);
+  expectStop(stopOf([&] { bench.measureAll({rows[0]}, 1); }), "kernel-vector add, plain was not proven at this size");
+  Checks checks(report);
+  proveRow(checks, rows[0], true, stream);
+  expect(checks.failed() == 0 && rows[0].proven, "a row that is right is proven");
   // 3 SMs at 1 GHz: 192 GB/s through L1, 384 GFLOP/s, so these rows take 6.3 microseconds for their bytes, or more.
   const auto possible = [&](const Row& row, double ms) {
-    return stopOf([&] { report.requirePossibleAt(device.maxClockMhz, row, {ms, ms, ms, 1, 1}); });
+    return stopOf([&] { bench.requirePossibleAt(kMhz, row, ms); });
   };
   expect(possible(rows[0], 6.3e-3) == "", "a rate that can be");
   expectStop(possible(rows[0], 6.0e-3), "kernel-vector add, plain reads 200.1 GB/s, and this card cannot exceed 192.0");
   Row fma = arithmeticRow<Scalar<float, true>>(p, "fp32-fma", "8 chains", 2 * per.fp32);
   expectStop(possible(fma, fma.flop / 400e6), "GFLOP/s, and this card cannot exceed 384.0");
-  for (const Row& row : sweepRows(p, [] {
-         cudaDeviceProp gpu;
-         CUDA_CHECK(cudaGetDeviceProperties(&gpu, 0));
-         return gpu;
-       }()))
-    expectStop(possible(row, row.bytes / 200e6), "GB/s, and this card cannot exceed 192.0");
+  cudaDeviceProp gpu;
+  CUDA_CHECK(cudaGetDeviceProperties(&gpu, 0));
+  for (const Row& row : sweepRows(p, gpu))
+    expectStop(possible(row, row.requested / 200e6), "GB/s, and this card cannot exceed 192.0");
+}
+
+// Made-up times of all rows, in the program's own tables: with --json as JSON lines.
+void printTables(const char* json) {
+  Options options;
+  options.json = string(json) == "--json";
+  Report report(kProgram, options);
+  const Stream stream;
+  const Problem p(kRagged, stream);
+  const PerClock per = perClockOf(90);
+  cudaDeviceProp gpu;
+  CUDA_CHECK(cudaGetDeviceProperties(&gpu, 0));
+  Plan plan(p, gpu, per, Choice(kLastCard, kLastCard));
+  Bench bench = {p, per, stream, 1e9};
+  const auto print = [&](const Rows& rows, const Table<Measured>& table) {
+    vector<Measured> all;
+    for (const Row& row : rows) {
+      const double ms = row.work / (all.size() < 3 ? 30e9 : all.size() < 9 ? 9e9 : 4e9);
+      Measured m = {row, {ms, ms, ms, 5, 1}, 1980, row.wall == Wall::kFp32 ? 94.994 : 95.004, {}, 1234.5, "copy"};
+      if (row.unit.metric == kFlops.metric) m.ridges = {15.718, 7.309, 2.0298};
+      if (row.unit.metric == kBytes.metric && row.level != string("kernel") && row.level != string("scaling") &&
+          row.perClock == 0)
+        m.percent = 0;  // nothing is known that it is a share of
+      if (row.compulsory > row.requested / 2) m.percent = 100.004;
+      bench.add(table, m);
+      all.push_back(m);
+    }
+    return all;
+  };
+  Rows firsts;
+  for (const Rows& shapes : plan.ceilings) firsts.push_back(shapes[0]);
+  print(firsts, ceilingTable(report));
+  bench.plateaus(print(plan.sweep, sweepTable(report)), plateauTable(report));
+  print(plan.curve, curveTable(report));
+  print(plan.scaling, scalingTable(report));
+  print(plan.kernels, kernelTable(report));
 }
 
 // Which rows there are, and which are left out.
@@ -252,6 +287,10 @@ int main(int argc, char** argv) {
   if (argc == 5) {  // card, PTX, binary, whether it is of sm_90a
     const LoadedCode code = {std::atoi(argv[1]), std::atoi(argv[2]), std::atoi(argv[3])};
     printf("%s\n", lines(code, std::atoi(argv[4]) != 0).c_str());
+    return 0;
+  }
+  if (argc == 3) {  // "tables" and how
+    printTables(argv[2]);
     return 0;
   }
   if (argc == 2) planted = std::atoi(argv[1]);
@@ -374,3 +413,38 @@ def test_a_build_for_sm_90a_leaves_nothing_out(harness):
 def test_a_card_is_not_said_to_lack_code_for_what_it_cannot_do(harness):
     assert choice(harness, 75, 75, 75)[1] == ""
     assert choice(harness, 86, 86, 86)[1] == ""
+
+
+def tables(harness, how):
+    return subprocess.run([harness, "tables", how], capture_output=True, text=True, check=True).stdout
+
+
+def test_every_table_has_one_heading_with_units_and_aligned_columns(harness):
+    headings = [line for line in tables(harness, "--text").splitlines() if line.startswith("name ")]
+    assert len(headings) == 6  # ceilings, sweep, plateaus, curve, scaling, kernels
+    for heading in headings:
+        assert "time ms" in heading and "spread %" in heading
+    for table, units in zip(
+        headings, ["of the SMs' rate %", "rate GB/s", "rate GB/s", "roof GFLOP/s", "SMs", "FLOP/byte"]
+    ):
+        assert units in table
+
+
+def test_a_row_is_at_its_wall_from_95_percent_on_and_none_is_above_100(harness):
+    text = tables(harness, "--text")
+    lines = {line[:25].strip(): line.split() for line in text.splitlines() if line}
+    assert lines["shared-read"][-2:] == ["95.00", "yes"]
+    assert lines["curve-0.5"][-2:] == ["94.99", "no"]
+    assert "yes" not in lines["dram-copy"] and "no" not in lines["dram-copy"]  # no share of the SMs' rate is known
+    assert lines["kernel-vector add"][-2:] == ["100.00", "*"]
+    assert lines["kernel-stencil FP64"][-2:] == ["95.00", "yes"]
+
+
+def test_the_tables_records_keep_the_schema(harness, source_dir):
+    schema = json.loads((source_dir / "scripts/schema/row.schema.json").read_text())
+    records = [json.loads(line) for line in tables(harness, "--json").splitlines()]
+    validator = jsonschema.Draft202012Validator(schema)
+    assert [(record, error.message) for record in records for error in validator.iter_errors(record)] == []
+    kinds = {record["record"] for record in records}
+    assert kinds == {"ceiling", "shape", "sweep", "plateau", "curve", "scaling", "row"}
+    assert [record["kind"] for record in records if record["record"] == "shape"] == ["rotating"]

@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 import pytest
-from planting import exchanged
+from planting import SMALLER, exchanged
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("CUDA_DAYS_BACKEND", "cpu") != "cpu", reason="the driver is built on the CPU backend"
@@ -25,7 +25,7 @@ BOUND_BY_LAUNCHING = 1 << 18  # elements; up to there submission is most of what
 # A gate that gives up at once, and few graphs to look for a leak.
 QUICK = {"kPatience = 1LL << 31": "kPatience = 1LL << 16", "kCycles = 1000": "kCycles = 20"}
 # Sizes whose checks take no time.
-SMALL = {"1 << 14, 1 << 18, 1 << 22, 1 << 24}": "1 << 14}", "kCheckSize = 1048576 + 611": "kCheckSize = 16384 + 611"}
+SMALL = SMALLER["day56-graphs/graphs.cu"]
 # A kernel in the middle of the chain that writes behind its output.
 STRAY = {
     "mapStreams<kWidth>([](float v) { return gelu(v); }, n, out, in);": (
@@ -101,7 +101,9 @@ def recorded_noise(source_dir):
                 kind = "launches" if record["variant"] == record["against"] else "graph"
                 least, greatest = 1e3 * record["ms_min"], 1e3 * record["ms_max"]
                 rows.setdefault(place, {})[kind] = [record["value"], least, record["p5"], record["p95"], greatest]
-    assert len(rows) == 15
+    assert {quantity for _, quantity in rows} == set(range(len(QUANTITIES)))
+    assert len(rows) == len(QUANTITIES) * len({size for size, _ in rows})
+    assert all(row.keys() == {"launches", "graph"} for row in rows.values())
     return "".join(
         " ".join(map(str, [*place, *row["launches"], *row["graph"]])) + "\n" for place, row in sorted(rows.items())
     )
@@ -139,27 +141,28 @@ def test_the_verdicts_of_the_recorded_run_are_told(driver, recorded_noise):
     """The rule is no blind one: with three times the noise it tells the graph from the launches where these bind."""
     _, output, _ = run(driver, "noise", 1000, 3, 0, rows=recorded_noise)
     told = verdicts_of(output)
-    assert len(told) == 15
+    assert len(told) == recorded_noise.count("\n")
     assert {verdict for _, _, verdict, _ in told} == {"graph"}
     assert sum(untold for size, *_, untold in told if size <= BOUND_BY_LAUNCHING) <= 2
 
 
 def test_noise_is_told_beside_the_verdicts(driver, recorded_noise):
-    """A control that is told from itself is called noise in its row, below the table and in its record."""
+    """A control that is told from itself is called noise in its row, in its record and below the table."""
+    controls = recorded_noise.count("\n")
     code, output, errors = run(driver, "disturbed", 5, rows=recorded_noise)
     assert (code, errors) == (0, "")
-    assert "noisy 1\n" in output
-    assert len(re.findall(r"^ +16384 .* graph +noise +-0\.\d\d \[ +-0\.\d\d +-0\.\d\d\]$", output, re.MULTILINE)) == 1
-    assert "\nNoise: in 1 of 15 controls" in output
+    assert f"noisy 1 of {controls}\n" in output
+    noisy = r"^ *(\d+)  gpu +launches .* launches .* -0\.\d\d +-0\.\d\d +-0\.\d\d .* noise$"
+    (size,) = re.findall(noisy, output, re.MULTILINE)
+    assert f"\nNoise: in 1 of {controls} controls" in output
     records = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
-    assert [(record["quantity"], record["verdict"]) for record in records] == [
-        ("submission", "indistinguishable"),
-        ("gpu", "noise"),
-        ("end to end", "indistinguishable"),
-    ]
+    of_controls = {(r["n"], r["quantity"]): r["verdict"] for r in records if r["variant"] == r["against"]}
+    assert len(of_controls) == controls
+    assert of_controls.pop((int(size), "gpu")) == "noise"
+    assert set(of_controls.values()) == {"indistinguishable"}
     code, output, _ = run(driver, "disturbed", 0, rows=recorded_noise)
     assert code == 0
-    assert "noisy 0\n" in output
+    assert f"noisy 0 of {controls}\n" in output
     assert "oise:" not in output
 
 
@@ -233,7 +236,7 @@ def test_blocking_launches_do_not_keep_the_checks_from_running(bare_driver):
 
 def test_the_loaded_code_decides_on_programmatic_launches(bare_driver):
     """Code for sm_75 that the driver of an H200 translated has no wait in it."""
-    sentence = "No programmatic arms: they need a card and code of sm_90 or later."
+    sentence = "No programmatic variants: they need a card and code of sm_90 or later."
     for device, left_out in [("t4", True), ("translated", True), ("h200", False)]:
         code, output, errors = run(
             bare_driver,

@@ -77,7 +77,7 @@ TABLE = "GPU: NVIDIA H200\n\nkernel        ms\nvector add    0.2369\nmatmul     
 def run_record(day=49, device="NVIDIA H200", **changes):
     record = {
         "record": "run",
-        "schema": 1,
+        "schema": 2,
         "day": day,
         "program": "fake",
         "device": device,
@@ -104,7 +104,7 @@ def check(variant, symbol, **changes):
 
 def timed(record, variant, symbol, ms, metric, value, unit, **more):
     row = {"record": record, "day": 5, "variant": variant, "symbol": symbol, "ms": ms, "ms_min": ms * 0.99}
-    row.update({"ms_max": ms * 1.01, "samples": 21, "batch": 9, "flop": 1024, "bytes": 4096})
+    row.update({"ms_max": ms * 1.01, "samples": 21, "batch": 9, "flop": 1024, "requested_bytes": 4096})
     return {**row, "metric": metric, "value": value, "unit": unit, **more}
 
 
@@ -140,7 +140,7 @@ def gemm(variant, size, rate, **more):
     """Return a line of day 44: a matrix product of three equal extents."""
     row = timed("gemm", variant, "sgemm", 2e-6 * size**3 / rate, "gflops", rate, "GFLOP/s", cublas_ms=0.5, **more)
     row.update(day=44, m=size, n=size, k=size, flop=2 * size**3, cublas_percent=96.5, fma_percent=73.25)
-    del row["bytes"]
+    del row["requested_bytes"]
     return row
 
 
@@ -158,7 +158,7 @@ def matmul_lines(*, size=1024, factor=1.0, **changes):
     return lines_of(
         run_record(day=44, **changes),
         *checks,
-        {**ceiling, "day": 44, "bytes": 0},
+        {**ceiling, "day": 44, "requested_bytes": 0},
         *(gemm(rung, of, rate * times) for of, rate in sizes.items() for rung, times in rungs.items()),
         gemm("sgemm()", 512, 27000.0, model_percent=91.3, intensity=15.1, loads_per_fma=0.0625, note="12 clusters"),
         gemm("sgemm()", 512, 23800.0, error=1.5e-7, note="12 clusters, launch loop"),
@@ -208,15 +208,18 @@ chmod +x "$output"
     "program": """\
 here=@HERE@
 if [ -e "$here/program-says" ]; then cat "$here/program-says" >&2; fi
-if [ "$1" = --json ]; then
-  sed "s|@REV[I]SION@|@REVISION@|; s|@FL[A]GS@|@FLAGS@|" "$here/day@DAY@.jsonl"
-  exit "$(cat "$here/json-exit" 2>/dev/null || echo 0)"
-elif [ "$1" = --profile ]; then
-  echo "profile mode"
-else
-  cat "$here/table"
-  exit "$(cat "$here/table-exit" 2>/dev/null || echo 0)"
-fi
+echo "$*" >>"$here/runs"
+lines() { sed "s|@REV[I]SION@|@REVISION@|; s|@FL[A]GS@|@FLAGS@|" "$here/day@DAY@.jsonl"; }
+case "$1" in
+  --json) lines ;;
+  --json-file)
+    cat "$here/table"
+    if [ ! -e "$here/no-file" ]; then lines >"$2"; fi
+    ;;
+  --profile) echo "profile mode"; exit ;;
+  *) exit 3 ;;
+esac
+exit "$(cat "$here/program-exit" 2>/dev/null || echo 0)"
 """,
     "ncu": """\
 case "$1" in
@@ -326,15 +329,15 @@ class Repository:
                 status = EVIDENCE.main(words)
             except SystemExit as bad_usage:
                 status = bad_usage.code
-        return self._judged(words, status, out.getvalue(), err.getvalue(), code)
+        return self._checked(words, status, out.getvalue(), err.getvalue(), code)
 
     def start(self, *arguments, code=0, **environment):
         """Run a command of evidence.py as a program."""
         words = [sys.executable, str(SCRIPT), arguments[0], "--root", str(self.root), *map(str, arguments[1:])]
         done = subprocess.run(words, env=self.environment(**environment), capture_output=True, text=True, check=False)
-        return self._judged(words, done.returncode, done.stdout, done.stderr, code)
+        return self._checked(words, done.returncode, done.stdout, done.stderr, code)
 
-    def _judged(self, words, status, out, err, code):
+    def _checked(self, words, status, out, err, code):
         assert "Traceback" not in err, err
         assert status == code, out + err
         return subprocess.CompletedProcess(words, status, out, err)
@@ -402,10 +405,10 @@ def test_record_writes_a_whole_folder_that_verifies(bare):
         "nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a '-DCUDA_DAYS_REVISION=\"abc123\"' "
         "'-DCUDA_DAYS_FLAGS=\"-std=c++17 -O3 -lineinfo -lcublas sm_90a\"' -lineinfo -o fake fake.cu -lcublas"
     )
-    assert day["commands"][1:3] == ["./fake --json > day49.jsonl", "./fake > day49.txt"]
+    assert day["commands"][1:2] == ["./fake --json-file day49.jsonl > day49.txt"]
     first = "ncu --csv --print-units base --clock-control none --cache-control all --metrics dram__bytes.sum,"
-    assert day["commands"][3].startswith(first) and day["commands"][3].endswith("./fake --profile > day49-counters.csv")
-    assert "smsp__inst_executed.sum" in day["commands"][4]
+    assert day["commands"][2].startswith(first) and day["commands"][2].endswith("./fake --profile > day49-counters.csv")
+    assert "smsp__inst_executed.sum" in day["commands"][3]
     for entry in manifest["files"].values():
         assert entry["source"] == "day49-fake/fake.cu" and len(entry["code"]) == 64
 
@@ -413,6 +416,20 @@ def test_record_writes_a_whole_folder_that_verifies(bare):
     assert (run["revision"], run["flags"]) == ("abc123", "-std=c++17 -O3 -lineinfo -lcublas sm_90a")
     bare.run("readme")
     assert "as recorded: 1 GPUs, 4 files, 8 JSON lines, 3 README blocks" in bare.run("verify").stdout
+
+
+def test_table_and_lines_are_of_one_run(bare):
+    """The program counts its runs and says in both which one it is."""
+    program = bare.fakes / "program"
+    bare.fake("table", "")
+    counts = 'echo run >>"$here/count"\nrun=$(wc -l <"$here/count")\necho "run $run"\n'
+    text = program.read_text().replace("case ", f"{counts}case ", 1).replace("|@FLAGS@|", "|@FLAGS@ run $run|")
+    program.write_text(text)
+    bare.run("record", "--revision", "abc123")
+    runs = bare.fakes.joinpath("runs").read_text().splitlines()
+    assert runs == ["--json-file day49.jsonl", *["--profile"] * len(COUNTERS.PASSES)]
+    run = json.loads((bare.h200 / "day49.jsonl").read_text().splitlines()[0])
+    assert (bare.h200 / "day49.txt").read_text() == "run 1\n" and run["flags"].endswith(" run 1")
 
 
 def test_counters_hold_rows_alone(repository):
@@ -465,8 +482,8 @@ def test_resources_are_what_the_script_for_them_says(bare):
 
 
 FAULTS = {
-    "json-exit": ("1", "failed with exit code 1", 1),
-    "table-exit": ("1", "failed with exit code 1", 1),
+    "program-exit": ("1", "failed with exit code 1", 1),
+    "no-file": ("", "./fake --json-file day49.jsonl wrote no day49.jsonl", 1),
     "nvcc-fails": ("", "fake.cu(9): error: planted", 1),
 }
 
@@ -483,26 +500,35 @@ def test_a_step_that_fails_leaves_the_old_folder_as_it_was(repository, fault):
 
 
 def test_a_failing_program_is_quoted(bare):
-    bare.fake("json-exit", "1")
+    bare.fake("program-exit", "1")
     bare.fake("program-says", "FAILED matmulNaive: first wrong element 3\n")
-    assert "./fake --json failed with exit code 1: FAILED matmulNaive" in bare.run("record", code=1).stderr
+    assert (
+        "./fake --json-file day49.jsonl failed with exit code 1: FAILED matmulNaive"
+        in bare.run("record", code=1).stderr
+    )
     assert not bare.profile.exists()
 
 
 def test_a_program_that_skips_is_a_skip(bare):
-    bare.fake("json-exit", "77")
+    bare.fake("program-exit", "77")
     bare.fake("program-says", "not enough device memory: 3 MiB needed\n")
     assert bare.run("record", code=77).stderr == (
-        "day49-fake/fake.cu: ./fake --json cannot run here: not enough device memory: 3 MiB needed\n"
+        "day49-fake/fake.cu: ./fake --json-file day49.jsonl cannot run here: not enough device memory: 3 MiB needed\n"
     )
 
 
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        ("", "fake --json:1: the file is empty"),
-        (run_lines().replace('"ms":0.25,', '"ms":NaN,'), "fake --json:6: not a JSON line: NaN is not a finite number"),
-        (run_lines().replace('"ms":0.25,', '"ms":-1,'), "fake --json:6: row vector add: ms_min, ms, ms_max are"),
+        ("", "fake.cu: day49.jsonl:1: the file is empty"),
+        (
+            run_lines().replace('"ms":0.25,', '"ms":NaN,'),
+            "fake.cu: day49.jsonl:6: not a JSON line: NaN is not a finite number",
+        ),
+        (
+            run_lines().replace('"ms":0.25,', '"ms":-1,'),
+            "fake.cu: day49.jsonl:6: row vector add: ms_min, ms, ms_max are",
+        ),
         (
             run_lines().replace('"worst"', '"wurst"', 1),
             "profile/h200/day49.jsonl:2: check vector add: the schema refuses",
@@ -553,7 +579,7 @@ def test_an_empty_table_is_not_recorded(bare):
 def test_a_program_that_hangs_is_stopped(bare, monkeypatch):
     bare.fake("program", "#!/bin/sh\nexec sleep 60\n")
     monkeypatch.setattr(EVIDENCE, "RUN_LIMIT_S", 0.5)
-    assert "./fake --json: not done after 0.5 s" in bare.run("record", code=1).stderr
+    assert "./fake --json-file day49.jsonl: not done after 0.5 s" in bare.run("record", code=1).stderr
 
 
 def test_days_that_ran_on_different_gpus(bare):
@@ -654,12 +680,12 @@ def test_a_day_of_matrix_products_is_recorded_shown_and_verified(repository):
         (
             '"flop":2147483648',
             '"flop":2147480000',
-            "fake --json:13: gemm 3 shared tile: flop is 2147480000, and must be 2 m n k, 2147483648",
+            "fake.cu: day44.jsonl:13: gemm 3 shared tile: flop is 2147480000, and must be 2 m n k, 2147483648",
         ),
         (
             '"k":1024',
             '"k":1025',
-            "fake --json:13: gemm 3 shared tile: flop is 2147483648, and must be 2 m n k, 21495",
+            "fake.cu: day44.jsonl:13: gemm 3 shared tile: flop is 2147483648, and must be 2 m n k, 21495",
         ),
         (
             '"fma_percent":73.25',
@@ -867,7 +893,7 @@ pathlib.Path(out).write_text(header + "\\n" + json.dumps(merged) + "\\n")
 
 
 def ladder_lines(**changes):
-    """Return a run of day 44 whose rungs say how many bytes they ask for, as the chart needs it."""
+    """Return a run of day 44 whose rungs say how many bytes they request, as the chart needs it."""
     lines = matmul_lines(**changes).splitlines(keepends=True)
     is_rung = re.compile('"record":"gemm".*"variant":"[0-9]')
     return "".join(line.replace('"m":', '"intensity":4.5,"m":') if is_rung.search(line) else line for line in lines)
@@ -1205,7 +1231,7 @@ def test_files_too_many(repository):
             '"value":41845000',
             "day49.jsonl:4: impossible: ceiling ceiling-copy: 4.1845e+07 GB/s are more than 67584 GB/s, 132 SMs of 128",
         ),
-        ('"schema":1', '"schema":2', "day49.jsonl:1: schema 2, this script knows 1"),
+        ('"schema":2', '"schema":3', "day49.jsonl:1: schema 3, this script knows 1 and 2"),
     ],
     ids=short,
 )
@@ -1451,7 +1477,7 @@ def test_the_same_figures_are_the_same(repository):
 
 
 @pytest.mark.parametrize(("scale", "verdict"), [(1.06, "same"), (0.94, "same"), (1.09, "slower"), (0.91, "faster")])
-def test_figures_beyond_spread_and_margin_are_judged(repository, scale, verdict):
+def test_figures_beyond_spread_and_margin_get_a_verdict(repository, scale, verdict):
     output = compared(repository, run_lines(scale))
     line = one(output.splitlines(), "row matmul, naive")
     assert line.split()[-2:] == [f"{scale:.3f}", verdict]
@@ -1459,7 +1485,7 @@ def test_figures_beyond_spread_and_margin_are_judged(repository, scale, verdict)
 
 
 @pytest.mark.parametrize(("value", "verdict"), [("16.5", "same"), ("16.6", "higher"), ("14.9", "lower")])
-def test_a_figure_without_a_time_is_judged_by_its_value(repository, value, verdict):
+def test_a_figure_without_a_time_is_compared_by_its_value(repository, value, verdict):
     output = compared(repository, run_lines().replace('"value":15.75', f'"value":{value}'))
     assert one(output.splitlines(), "ridge ridge-point").endswith(verdict)
 
@@ -1491,7 +1517,7 @@ def matmul(repository):
 
 
 @pytest.mark.parametrize(("factor", "verdict"), [(1.0, "same"), (0.95, "same"), (0.9, "slower"), (1.1, "faster")])
-def test_a_matrix_product_is_judged_beside_that_of_its_size(matmul, factor, verdict):
+def test_a_matrix_product_is_compared_with_that_of_its_size(matmul, factor, verdict):
     output = compared(matmul, matmul_lines(size=1024, factor=factor)).splitlines()
     assert one(output, "checks ") == "checks    8 of 8 passed"
     words = one(output, "gemm 3 shared tile 1024x1024x1024 ").split()
@@ -1568,7 +1594,7 @@ def test_a_run_without_checks_proves_nothing(repository):
         ("", "run0.jsonl:1: the file is empty"),
         (run_lines()[:-5], "run0.jsonl:8: the last line has no end"),
         (run_lines() + run_lines(device="Tesla T4"), "run0.jsonl:9: a run record must stand first"),
-        (run_lines(schema=2), "run0.jsonl:1: schema 2, this script knows 1"),
+        (run_lines(schema=3), "run0.jsonl:1: schema 3, this script knows 1 and 2"),
         (run_lines(day=30), "run0.jsonl:1: day 30 is not recorded"),
         (run_lines().replace('"value":15.75', f'"value":{"9" * 400}'), "run0.jsonl:5: not a JSON line: 9999"),
         (run_lines().replace('"value":15.75', '"value":"fast"'), "run0.jsonl:5: ridge ridge-point: value is 'fast'"),
@@ -1580,6 +1606,22 @@ def test_bad_runs_are_named(repository, text, said):
     path.write_text(text)
     result = repository.run("compare", repository.h200, "--from", path, code=1)
     assert said in result.stderr and result.stdout == ""
+
+
+def test_a_recorded_run_of_schema_1_is_as_good(repository):
+    """It verifies, and compares with a run of today, whose lines have other names."""
+    text = (repository.h200 / "day49.jsonl").read_text()
+    old = text.replace('"schema":2', '"schema":1').replace('"requested_bytes":', '"bytes":')
+    assert old.count('"bytes":') == 4
+    repository.rewrite_recorded("day49.jsonl", old.encode())
+    repository.run("verify")
+    rows = [line for line in compared(repository, run_lines()).splitlines() if line.startswith(("row ", "ceiling "))][
+        1:
+    ]
+    assert len(rows) == 4 and all(row.endswith("  same") for row in rows)
+    # The names of one version are no names of the other.
+    repository.rewrite_recorded("day49.jsonl", old.replace('"schema":1', '"schema":2').encode())
+    assert any("day49.jsonl:4: ceiling ceiling-copy: the schema refuses" in line for line in repository.red())
 
 
 def test_a_bad_run_does_not_keep_the_next_from_being_compared(repository):
@@ -1613,7 +1655,7 @@ def test_compare_shows_a_run_whose_check_failed(repository):
         '"ok":true,"checked":1024,"wrong":0', '"ok":false,"checked":1024,"wrong":1,"message":"m"', 1
     )
     repository.fake("day49.jsonl", text)
-    repository.fake("json-exit", "1")
+    repository.fake("program-exit", "1")
     result = repository.run("compare", repository.h200, code=1)
     assert "FAILED vectorAdd" in result.stdout
 
@@ -1623,7 +1665,7 @@ def test_compare_without_a_gpu_is_a_skip(repository):
     result = repository.run("compare", repository.h200, code=77)
     assert len(result.stderr.splitlines()) == 1
     repository.fake("compute_cap", "9.0\n")
-    repository.fake("json-exit", "77")
+    repository.fake("program-exit", "77")
     repository.fake("day49.jsonl", "")
     assert "cannot run here" in repository.run("compare", repository.h200, code=77).stderr
 

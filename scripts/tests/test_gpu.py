@@ -67,7 +67,7 @@ PAST_THE_END = [
             CodeFault("vectorAdd", "a thread too many", "i < n", "i <= n"),
             CodeFault("vectorAddPermuted", "a thread too many", "i < n", "i <= n"),
             CodeFault("polynomialHorner", "a thread too many", "i >= n", "i > n"),
-            CodeFault("copyVector", "a pack too many", "i < count", "i <= count", nth=1, of=2),
+            CodeFault("copyFloat4x4", "a pack too many", ", n)", ", n + 1)"),
         ),
     ),
 ]
@@ -104,7 +104,11 @@ NAMED = [
         DAY44,
         (
             CodeFault(
-                "storeFour", "no column guard", "row < g.m && column + e < g.n", "row < g.m", kernel="matmulTiled"
+                "storeFour",
+                "no column guard",
+                "row < g.m && column + e < g.n",
+                "row < g.m",
+                kernel="matmulGuardedScalars",
             ),
         ),
     ),

@@ -17,7 +17,7 @@ from conftest import SOURCE_DIR
 from test_configure import Configuration
 
 SMI = Path(__file__).parent / "data" / "hosts"
-COREUTILS = "bash sh env timeout sed paste sort grep head tail cat rm mkdir dirname readlink nproc chmod sleep make"
+COREUTILS = "bash sh env timeout sed paste sort grep head tail cat rm mkdir cp dirname readlink nproc chmod sleep make"
 
 # Its output is read, so it must be asked in English.
 NVCC = """#!/bin/sh
@@ -49,7 +49,7 @@ case "$*" in
         echo "$day.cu(7): error: expected a ;"
         failed=2
       else
-        printf '%s\\n' '#!/bin/sh' 'echo "ran ${0##*/} with $*"' >"$2/$day"
+        cp "$STAND_INS/day" "$2/$day"
         chmod +x "$2/$day"
       fi
     done
@@ -324,6 +324,14 @@ HOSTS = {
     ),
 }
 
+DAY = """#!/bin/sh
+echo "ran ${0##*/} with $*"
+name=${0##*/}
+code=$(cat "$STAND_INS/$name-code" 2>/dev/null || echo 0)
+if [ "$3" = --json-file ] && [ "$code" != 77 ]; then echo "lines of $name" >"$4"; fi
+exit "$code"
+"""
+
 
 class Checkout:
     """A folder, with a blank in its path, that holds what `scripts/lessons run` needs, and a PATH of stand-ins."""
@@ -340,6 +348,7 @@ class Checkout:
         (self.tools / "python3").symlink_to(sys.executable)
         self.add("g++", "echo /lib/found.so")
         self.add("cmake", CMAKE)
+        self.add("day", DAY)
         # Waits a tenth as long: `timeout -k 5 20 COMMAND...`.
         (self.tools / "timeout").unlink()
         self.add("timeout", f'shift 3; exec {shutil.which("timeout")} -k 5 2 "$@"')
@@ -412,7 +421,7 @@ def test_a_host(checkout, name):
         configured = (checkout.root / "build/gpu/configured").read_text()
         assert f"-DCMAKE_CUDA_ARCHITECTURES={host.architectures}\n" in configured
         assert f"-DCUDA_DAYS_NVCC={checkout.tools / 'nvcc'} " in configured
-        assert f"ran a with --device {host.device}\n" in done.stdout
+        assert f"ran a with --device {host.device} --json-file build/gpu/day01-a.jsonl\n" in done.stdout
         assert "No GPU" not in done.stdout
     else:
         assert "Going on without one: the CPU checks the days.\n" in done.stdout
@@ -439,6 +448,34 @@ def test_a_day_that_does_not_compile_takes_no_other_with_it(checkout, preset):
     done = checkout.run()
     assert "2 passed, 0 failed, 0 skipped\n" in done.stdout
     assert done.returncode == 0
+
+
+COMPARE = """import pathlib, sys
+print("compare", *sys.argv[2:], "holding", *(pathlib.Path(name).read_text().strip() for name in sys.argv[4:]))
+"""
+
+
+def test_each_day_runs_once_and_its_lines_are_compared(checkout):
+    checkout.play(Host([], cards=(T4,)))
+    (checkout.root / "scripts/evidence.py").write_text(COMPARE)
+    for name, text in {"t4": "{}", "t4-x2": '{\n  "cards": [\n'}.items():
+        manifest = checkout.root / "profile" / name / "manifest.json"
+        manifest.parent.mkdir(parents=True)
+        manifest.write_text(text)
+    (checkout.root / "build/gpu").mkdir(parents=True)
+    stale = checkout.root / "build/gpu/day02-b.jsonl"
+    stale.write_text("of a run of before\n")
+    done = checkout.run()
+    assert done.stdout.count("ran a with") == done.stdout.count("ran b with") == 1
+    lines = "build/gpu/day01-a.jsonl build/gpu/day02-b.jsonl"
+    assert f"compare profile/t4 --from {lines} holding lines of a lines of b\n" in done.stdout
+    assert "compare profile/t4-x2" not in done.stdout
+
+    stale.write_text("of a run of before\n")
+    (checkout.tools / "b-code").write_text("77")
+    done = checkout.run()
+    assert "compare profile/t4 --from build/gpu/day01-a.jsonl holding lines of a\n" in done.stdout
+    assert "skipped: day02-b/b\n" in done.stdout
 
 
 def test_a_day_that_is_left_out_is_said_and_counted(checkout):

@@ -188,7 +188,7 @@ def test_with_a_gpu_it_builds_runs_records_compares_and_packs(
         program = checkout / "build/notebook" / day.parent.name
         source = day.relative_to(checkout)
         assert f"nvcc: -std=c++17 -O3 -lineinfo -arch=sm_{arch} -o {program} {source}" in done.stdout
-        assert f"table of {day.parent.name}, --device 0\n" in done.stdout
+        assert f"table of {day.parent.name}, --check --device 0\n" in done.stdout
     assert f"smi: {model}" in done.stdout
     assert ("This is no T4" in done.stdout) == (arch != "75")
     assert "== t4/day49.txt\nthe recorded table" in done.stdout

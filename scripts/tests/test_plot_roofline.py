@@ -69,7 +69,7 @@ def test_every_chart_can_be_made(recorded):
 def test_ten_kernels_in_ten_marks_out(recorded, name):
     kernels = [row["variant"] for row in records(recorded / "day49.jsonl", "row")]
     assert len(kernels) == 10
-    for level in {dot.level for dot in chart(recorded, name).dots} - {"asked", "l1", "l2"}:
+    for level in {dot.level for dot in chart(recorded, name).dots} - {"requested", "l1", "l2"}:
         marked = [dot.kernel for dot in chart(recorded, name).dots if dot.level == level]
         assert sorted(marked) == sorted(kernels)
 
@@ -89,11 +89,11 @@ def test_a_kernel_that_moved_no_byte_of_dram_is_not_lost(folder):
     assert dot(made, "matmul, naive", "dram") in made.rail.dots and dot(made, "matmul, naive", "dram").x == 0
 
 
-def test_without_counters_the_bytes_asked_for_must_do_and_it_is_said(folder):
+def test_without_counters_the_requested_bytes_must_do_and_it_is_said(folder):
     (folder / "day49-merged.jsonl").unlink()
     made = chart(folder, "day49-dram")
-    assert len(made.dots) == 10 and {dot.level for dot in made.dots} == {"asked"}
-    assert "no counters are recorded" in made.about and "ask for" in made.rail.title
+    assert len(made.dots) == 10 and {dot.level for dot in made.dots} == {"requested"}
+    assert "no counters are recorded" in made.about and "request" in made.rail.title
     assert [dot.kernel for dot in made.rail.dots] == ["transpose, naive", "transpose, tiled"]
 
 
@@ -105,8 +105,8 @@ def test_places_of_dots(recorded):
     assert naive.roof == pytest.approx(66037.2611)  # right of the ridge
     add_ = dot(made, "vector add", "dram")
     assert add_.roof == pytest.approx(4196.00859 * add_.x)
-    asked = dot(made, "matmul, naive", "asked")
-    assert (asked.y, asked.percent) == (naive.y, pytest.approx(441.29, abs=0.01))
+    requested = dot(made, "matmul, naive", "requested")
+    assert (requested.y, requested.percent) == (naive.y, pytest.approx(441.29, abs=0.01))
 
 
 def test_levels_have_their_own_roofs(recorded):
@@ -274,34 +274,35 @@ def test_two_percent_above_is_not_above(folder):
     assert not at(101.9) and at(102.1)
 
 
-def test_bytes_asked_for_above_the_roof_are_listed(recorded):
-    asked = [dot for dot in chart(recorded, "day49-dram").impossible if dot.level == "asked"]
-    assert [dot.kernel for dot in asked] == ["matmul, naive", "stencil, global"]
-    assert {dot.cause.partition(":")[0] for dot in asked} == {"cache-resident"}
+def test_requested_bytes_above_the_roof_are_listed(recorded):
+    requested = [dot for dot in chart(recorded, "day49-dram").impossible if dot.level == "requested"]
+    assert [dot.kernel for dot in requested] == ["matmul, naive", "stencil, global"]
+    assert {dot.cause.partition(":")[0] for dot in requested} == {"cache-resident"}
 
 
 def test_strict_fails_with_the_dots_and_their_cause(folder):
     edit(folder / "day49-merged.jsonl", lambda record: {**record, "dram_bytes": 1_200_000_000}, symbol="vectorAdd")
     done = run(folder, "--table", "--strict", code=1)
     assert done.stderr.startswith("day49-dram: vector add, DRAM: ") and "ceiling low" in done.stderr
-    assert "as asked for" not in done.stderr
+    assert "as requested" not in done.stderr
 
 
 def test_strict_passes_what_caches_served_by_the_counters_and_nothing_else(folder, source_dir):
     """The lesson of day 49 has two such rows, on every card."""
     run(folder, "--table", "--strict")
     run(source_dir / "profile/h200", "--table", "--strict")
-    (asked,) = (dot for dot in chart(folder, "day49-dram").impossible if dot.kernel == "matmul, naive")
-    assert asked.meant and asked.percent > 400
+    (requested,) = (dot for dot in chart(folder, "day49-dram").impossible if dot.kernel == "matmul, naive")
+    assert requested.meant and requested.percent > 400
     # DRAM moved too much for that, or in a count that is a hundred times too high; or nothing was counted.
     edit(folder / "day49-merged.jsonl", lambda record: {**record, "dram_bytes": 300_000_000}, symbol="matmulNaive")
-    assert "matmul, naive, as asked for: 441.3 %" in run(folder, "--table", "--strict", code=1).stderr
+    assert "matmul, naive, as requested: 441.3 %" in run(folder, "--table", "--strict", code=1).stderr
     edit(folder / "day49-merged.jsonl", lambda record: {**record, "dram_bytes": 2_103_040}, symbol="matmulNaive")
     run(folder, "--table", "--strict")
-    edit(folder / "day49.jsonl", lambda row: {**row, "bytes": 100 * row["bytes"]}, symbol="matmulNaive", record="row")
-    assert "matmul, naive, as asked for: 44129.3 %: units" in run(folder, "--table", "--strict", code=1).stderr
+    more = lambda row: {**row, "requested_bytes": 100 * row["requested_bytes"]}  # noqa: E731 (as the others here)
+    edit(folder / "day49.jsonl", more, symbol="matmulNaive", record="row")
+    assert "matmul, naive, as requested: 44129.3 %: units" in run(folder, "--table", "--strict", code=1).stderr
     (folder / "day49-merged.jsonl").unlink()
-    assert "stencil, global, as asked for" in run(folder, "--table", "--strict", code=1).stderr
+    assert "stencil, global, as requested" in run(folder, "--table", "--strict", code=1).stderr
 
 
 # ---- tables and pictures ---------------------------------------------------------------------------------------------
@@ -410,7 +411,7 @@ def test_hollow_and_filled(recorded):
     pytest.importorskip("matplotlib")
     made = chart(recorded, "day49-dram")
     _, axes = axes_of(made)
-    for one in (dot(made, "matmul, naive", "asked"), dot(made, "matmul, naive", "dram")):
+    for one in (dot(made, "matmul, naive", "requested"), dot(made, "matmul, naive", "dram")):
         PLOT.draw_dot(axes, made, one.x, one.y, one)
         face, edge = axes.lines[-1].get_markerfacecolor(), axes.lines[-1].get_markeredgecolor()
         assert (face, edge)[:: 1 if one.cause else -1] == ("#ffffff", made.color("matmul, naive"))

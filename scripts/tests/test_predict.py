@@ -53,7 +53,7 @@ def files(tmp_path):
         ("scale(float *, int)", ("scale", "")),
         ("void scale<(int)4, (bool)1>(const T1 *)", ("scale", "4,1")),
         ("scale<4, true>", ("scale", "4,1")),
-        ("matmulTiled<Tile<64, 64, 32, 8, 4, 2>, (Edge)0, false, true>", ("matmulTiled", "Tile<64,64,32,8,4,2>,0,0,1")),
+        ("matmulTiled<Tile<64, 64, 32, 8, 4, 2>, (Mode)0, false, true>", ("matmulTiled", "Tile<64,64,32,8,4,2>,0,0,1")),
         ("void matmulTiled<Tile<64, 64, 32, 8, 4, 2>, 0, 0, 1>(Gemm)", ("matmulTiled", "Tile<64,64,32,8,4,2>,0,0,1")),
     ],
 )

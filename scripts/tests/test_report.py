@@ -259,7 +259,7 @@ def test_a_hover_shows_the_figures_of_the_table(browser, page):
 
 def test_a_dot_above_its_roof_says_why(browser, page):
     opened(browser, page)
-    said = hover(browser, plots(browser, "day49-dram")[0], "matmul, naive", "asked")
+    said = hover(browser, plots(browser, "day49-dram")[0], "matmul, naive", "requested")
     assert "441.3 % of its roof" in said and "cache-resident" in said
 
 

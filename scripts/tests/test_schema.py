@@ -131,9 +131,9 @@ def test_refuses_another_record_type_s_name():
 @pytest.mark.parametrize(
     ("record", "changes"),
     [
-        (sample("run"), {"schema": 2}),
+        (sample("run"), {"schema": 1}),
         (sample("run"), {"schema": 0}),
-        (sample("run"), {"schema": "1"}),
+        (sample("run"), {"schema": "2"}),
         (sample("run"), {"day": 0}),
         (sample("run"), {"backend": "hip"}),
         (sample("run"), {"cc": "9"}),
@@ -191,7 +191,7 @@ def test_refuses_another_record_type_s_name():
         (sample("gemm"), {"n": 512.5}),
         (sample("gemm"), {"k": 2**31}),
         (sample("gemm"), {"flop": 0}),
-        (sample("gemm"), {"bytes": 4096}),
+        (sample("gemm"), {"requested_bytes": 4096}),
         (sample("gemm"), {"metric": "ms"}),
         (sample("gemm"), {"unit": "GB/s"}),
         (sample("gemm"), {"cublas_ms": 0}),

@@ -113,6 +113,10 @@ __global__ void add(const float* a, float* out, int n) {
 
 // common: harness
 inline void refuse() { throw Stop{1, "unknown argument"}; }
+template <class... Arguments>
+Launch launch(Kernel kernel, dim3 grid, dim3 block, Arguments... arguments) {
+  return [=](cudaStream_t stream) { kernel<<<grid, block, 0, stream>>>(arguments...); };
+}
 // end common: harness
 
 constexpr Program kProgram = {49, "fake", "Day 49: for the tests."};
@@ -127,11 +131,15 @@ void measure(float* data) {
   add<<<kSize, kBlock>>>(data, data, 7);
   if (rates.at("copy") > 1) throw Stop{1, string("too fast: ") + "by far"};
   printf("%d done\\n", 3);
+  report.say("%s of %d" " are timed\\n", "copies", 7);
 }
+
+const Row kRows[] = {{"add", launch(add, ceilDivide(kSize, kBlock), kBlock, kSize)}};
 
 // ---- Report
 
 void print() { printf("%5.1f\\n", 100.0); }
+const vector<Column<Row>> kColumns = {{"time", "ms", 9, 4, "ms", [](const Row& row) { return row.ms; }}};
 int main() { return 0; }
 """
 
@@ -152,6 +160,8 @@ def digest(folder, text):
         ("too fast: ", "impossible: "),
         ('"too fast: ") + "by far"', '"too fast: " "by ") + "far"'),
         ("%d done", "%4d are done"),
+        ('"%s of %d" " are timed\\n", "copies", 7', '"%d %s were timed\\n", "of the copies", 7'),
+        ('{"time", "ms", 9', '{"duration", "ms", 12'),
         ("%5.1f", "%6.2f"),
         ("100.0", "200.0"),
         ("constexpr int kBlock = 256;\n__global__", "__global__"),
@@ -174,6 +184,9 @@ def test_words_shared_code_and_the_report_change_no_figure(tmp_path, old, new):
         ("%%globaltimer", "%%clock64"),
         ("long long cycles", "long cycles"),
         ("<<<kSize, kBlock>>>", "<<<kBlock, kSize>>>"),
+        ("launch(add, ceilDivide(kSize, kBlock)", "launch(add, 2 * ceilDivide(kSize, kBlock)"),
+        ("kBlock, kSize)}};", "kBlock, kSize - 1)}};"),
+        ('{"add", launch', '{"sum", launch'),
         ("kSize = 4096", "kSize = 8192"),
         ("#ifdef BIG", "#ifndef BIG"),
         ('rates.at("copy")', 'rates.at("read")'),
@@ -206,6 +219,54 @@ def test_every_day_is_split_into_its_declarations(source_dir):
         assert kernels > 5
 
 
+FIRST_OPERATOR = re.compile(r" ([-+*/<]) ")  # of those whose operands are values
+
+
+def changed(text, pattern, replacement, within):
+    """Return the text with the first hit behind `within`, in no comment, exchanged; None if there is none."""
+    comments = [match.span() for match in SOURCE_CODE.TOKEN.finditer(text) if match.lastgroup == "comment"]
+    code = text
+    for first, last in comments:
+        code = code[:first] + " " * (last - first) + code[last:]
+    hit = pattern.search(code, text.index(within))
+    return hit and text[: hit.start(1)] + replacement(hit[1]) + text[hit.end(1) :]
+
+
+@pytest.mark.parametrize(
+    ("what", "pattern", "replacement", "within", "moves"),
+    [
+        ("an operator in a kernel", FIRST_OPERATOR, lambda sign: "-" if sign != "-" else "+", "\n__global__", True),
+        (
+            "an error message",
+            re.compile(r"throw Stop\{\s*kExit\w+,\s*(?:string\()?\"([^\"]+)\""),
+            str.upper,
+            "// end common: harness\n",
+            False,
+        ),
+        ("what is said", re.compile(r"\.say\(\s*\"([^\"]+)\""), str.upper, "// end common: harness\n", False),
+        ("a heading", re.compile(r"\{\"(\w[^\"]*)\", \"[^\"]*\", -?\d+, \d+,"), str.upper, "\n// ---- Report", False),
+    ],
+)
+def test_real_days_change_by_what_can_change_a_figure(source_dir, tmp_path, what, pattern, replacement, within, moves):
+    found = 0
+    for source in sorted(source_dir.glob("day*/*.cu")):
+        text = source.read_text()
+        edited = changed(text, pattern, replacement, within)
+        if edited is None:
+            continue
+        found += 1
+        assert edited != text, source
+        assert (digest(tmp_path, edited) != digest(tmp_path, text)) == moves, f"{what} in {source}"
+    assert found >= 2, what
+
+
+def test_columns_stand_in_the_report(source_dir):
+    """There a heading is nobody's figure."""
+    for source in sorted(source_dir.glob("day*/*.cu")):
+        measured = source.read_text().partition("\n// end common: harness\n")[2].partition("\n// ---- Report\n")[0]
+        assert measured and "Column<" not in measured, source
+
+
 # ---- the timing code -------------------------------------------------------------------------------------------------
 
 
@@ -226,8 +287,15 @@ def test_the_timing_code_is_one_section_of_the_shared_header(source_dir, tmp_pat
         ("++sample)", "sample += 2)", True),
         ("which cannot be", "which is impossible", False),
         ("unknown argument", "unknown option", False),
-        ("exclude each other", "are two modes", False),
-        ('line.text("message"', 'line.text("words"', False),
+        ("--check and --profile exclude each other", "--check and --profile are two modes", False),
+        ("kernel<<<grid, block, sharedBytes, stream>>>", "kernel<<<block, grid, sharedBytes, stream>>>", True),
+        (
+            "launchShared(kernel, grid, block, 0, arguments...)",
+            "launchShared(kernel, grid, block, 1, arguments...)",
+            True,
+        ),
+        ('"result", "", -6', '"outcome", "", -6', False),
+        ('add("backend", kOnCpu', 'add("made", kOnCpu', False),
         ("0xFF, bytes", "0xFE, bytes", False),
     ]:
         assert text.count(old) == 1, old

@@ -17,6 +17,11 @@ import timeline  # noqa: E402
 RECORDED = sorted((SOURCE_DIR / "profile").glob("*/*-timeline.json"))
 
 
+# A trace to plant faults in: its kernels are not the day's, since the script knows none.
+CHAIN = ("scale", "activate", "add", "clamp")
+SIZES = 5
+
+
 def event(track, name, start, duration, correlation=0):
     """Return one event of a trace."""
     args = {"correlation": correlation}
@@ -24,9 +29,9 @@ def event(track, name, start, duration, correlation=0):
 
 
 def good_trace():
-    """Return the events of --profile as the recorder writes them, with another arm between the two that are checked."""
+    """Return the events of --profile as the recorder writes them, with a variant beside the two that are checked."""
     events, at, number = [], 0.0, 0
-    for _ in range(timeline.SIZES):
+    for _ in range(SIZES):
         for name, calls in (
             ("launches", ["cudaLaunchKernel"] * 4),
             ("capture", ["cudaStreamBeginCapture", *["cudaLaunchKernel"] * 4, "cudaStreamEndCapture"]),
@@ -39,11 +44,9 @@ def good_trace():
                 number += 1
                 inside.append(event(timeline.CALLS, call, at, 4.0, number))
                 if call == "cudaGraphLaunch":
-                    inside += [
-                        event(timeline.GPU, kernel, at + 3 + i, 1.0, number) for i, kernel in enumerate(timeline.CHAIN)
-                    ]
+                    inside += [event(timeline.GPU, kernel, at + 3 + i, 1.0, number) for i, kernel in enumerate(CHAIN)]
                 elif call == "cudaLaunchKernel" and name != "capture":
-                    kernels = timeline.CHAIN if name == "launches" else ("applyFused",)
+                    kernels = CHAIN if name == "launches" else ("fused",)
                     done = sum(e["tid"] == timeline.GPU for e in inside)
                     inside.append(event(timeline.GPU, kernels[done], at + 3, 1.0, number))
             events += inside
@@ -80,20 +83,34 @@ def launch_a_graph_twice(events):
 
 
 def swap_two_kernels(events):
-    first, second = (find(events, timeline.GPU, name, 1) for name in timeline.CHAIN[1:3])  # of the first graph
+    first, second = (find(events, timeline.GPU, name, 1) for name in CHAIN[1:3])  # of the first graph
     first["ts"], second["ts"] = second["ts"], first["ts"]
 
 
 def end_out_of_order(events):
-    find(events, timeline.GPU, "applyGelu", 1)["dur"] = 50.0
+    find(events, timeline.GPU, "activate", 1)["dur"] = 50.0
 
 
 def lose_a_kernel(events):
-    events.remove(find(events, timeline.GPU, "applyClampRange", 3))
+    events.remove(find(events, timeline.GPU, "clamp", 3))
 
 
 def lose_a_range(events):
     events.remove(find(events, timeline.RANGES, "graph", 4))
+
+
+def lose_all_ranges(events):
+    events[:] = [e for e in events if e["tid"] != timeline.RANGES]
+
+
+def lose_all_but_one_kernel(events):
+    events[:] = [e for e in events if e["tid"] != timeline.GPU or e["name"] == CHAIN[0]]
+
+
+def launch_a_kernel_twice(events):
+    for one in events:
+        if one["tid"] == timeline.GPU and one["name"] == CHAIN[1]:
+            one["name"] = CHAIN[0]
 
 
 @pytest.mark.parametrize(
@@ -104,10 +121,13 @@ def lose_a_range(events):
         (launch_in_the_graph_s_range, "range 'graph' 1: calls that start work are"),
         (launch_with_attributes_in_the_graph_s_range, "'cudaLaunchKernelExC': 1"),
         (launch_a_graph_twice, "range 'graph' 2: calls that start work are {'cudaGraphLaunch': 2}"),
-        (swap_two_kernels, "range 'graph' 1: the GPU ran applyScaleBias, applyAddResidual, applyGelu, applyClampRange"),
+        (swap_two_kernels, "range 'graph' 1: the GPU ran scale, add, activate, clamp"),
         (end_out_of_order, "range 'graph' 1: the kernels do not end in the order"),
-        (lose_a_kernel, "range 'graph' 2: the GPU ran applyScaleBias, applyGelu, applyAddResidual, and not"),
+        (lose_a_kernel, "range 'graph' 2: the GPU ran scale, activate, add, and not scale"),
         (lose_a_range, "4 ranges 'graph', and there must be 5"),
+        (lose_all_ranges, "no range 'launches'"),
+        (lose_all_but_one_kernel, "ran scale, which is no chain"),
+        (launch_a_kernel_twice, "ran scale, scale, add, clamp, which is no chain"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

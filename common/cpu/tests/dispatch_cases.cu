@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// What day 44 decides without a GPU: which rungs run, which one sgemm() takes, which rates can be. This is no program:
-// scripts/tests/test_day44.py appends it to the day's source, whose main() it renames to dayMain().
+// What day 44 decides without a GPU: which kernels run, which one sgemm() takes, which rates can be. This is no
+// program: scripts/tests/test_day44.py appends it to the day's source, whose main() it renames to dayMain().
 
 namespace {
 
@@ -13,9 +13,7 @@ void expect(bool ok, const string& what) {
   printf("FAILED: %s\n", what.c_str());
 }
 
-Lab labOf(const LoadedCode& code, int sms) {
-  return {Mode::kCheck, false, code, sms, 1980, nullptr, nullptr, makeRows()};
-}
+Context contextOf(const LoadedCode& code, int sms) { return {code, sms, 1980, nullptr, nullptr, makeRows()}; }
 
 // A product at addresses that nobody follows: `offset` floats from a multiple of 256 bytes, `gap` floats between rows.
 Gemm productOf(const Shape& s, int offset, int gap) {
@@ -41,41 +39,41 @@ constexpr Shape kShapes[] = {{1, 1, 1}, {3, 3, 431}, {17, 1, 3}, {128, 127, 128}
     {128, 256, 64}, {64, 64, 64}, {192, 192, 32}, {4097, 4095, 4093}, {4096, 4100, 4}, {256, 256, 256}, {512, 512, 512},
     {1024, 1024, 1024}, {2048, 2048, 2048}, {8192, 8192, 8192}, {1, 65536, 65536}, {65536, 1, 65536}};
 
-// sgemm() takes a rung that the code holds and that takes the shape, whatever the card, the code and the shape.
+// sgemm() takes a kernel that the code holds and that takes the shape, whatever the card, the code and the shape.
 void testDispatch() {
   for (const int card : {75, 80, 86, 90, 100, 120}) {
     for (const int ptx : {75, 80, 90}) {
       if (ptx > card) continue;
       for (const int sms : {1, 40, 108, 132}) {
-        const Lab lab = labOf({card, ptx, card}, sms);
+        const Context context = contextOf({card, ptx, card}, sms);
         for (const Shape& s : kShapes) {
           for (const auto& [offset, gap] : {std::pair{0, 0}, {0, 4}, {0, 3}, {3, 3}, {1, 0}}) {
             const Gemm g = productOf(s, offset, gap);
-            const Rung& row = choose(lab, g);
+            const Row& row = choose(context, g);
             const string what = string(row.variant) + " for " + to_string(s.m) + "x" + to_string(s.n) + "x" +
                 to_string(s.k) + " by compute_" + to_string(ptx) + " on sm_" + to_string(card);
-            expect(row.kernel != nullptr && row.rate > 0, "something takes the shape: " + what);
+            expect(isKernel(row) && row.rate > 0, "something takes the shape: " + what);
             expect(row.needs <= ptx, "the code has it: " + what);
             const bool aligned = offset == 0 && gap % 4 == 0 && s.n % 4 == 0 && s.k % 4 == 0;
-            const bool whole = s.m % row.tileM == 0 && s.n % row.tileN == 0 && s.k % row.tileK == 0;
-            expect(row.edge == kScalars || aligned, "its accesses are aligned: " + what);
-            expect(row.edge != kWhole || whole, "its tiles are whole: " + what);
+            const bool whole = s.m % row.block.m == 0 && s.n % row.block.n == 0 && s.k % row.block.k == 0;
+            expect(row.guard == Guard::kScalars || aligned, "its accesses are aligned: " + what);
+            expect(row.guard != Guard::kNone || whole, "its tiles are whole: " + what);
           }
         }
       }
     }
   }
   const auto chosen = [](const LoadedCode& code) {
-    return string(choose(labOf(code, 132), productOf({512, 512, 512}, 0, 0)).variant);
+    return string(choose(contextOf(code, 132), productOf({512, 512, 512}, 0, 0)).variant);
   };
   expect(chosen({90, 90, 90}) == "12 clusters", "code for sm_90 has clusters");
   expect(chosen({90, 80, 90}) == "11 two tiles ahead", "translated from compute_80 there are none");
-  expect(chosen({90, 75, 90}) == "9 slices of k", "translated from compute_75 there are no asynchronous copies");
+  expect(chosen({90, 75, 90}) == "9 split-K in a block", "translated from compute_75 there are no asynchronous copies");
 }
 
 // Only what the card could do with other code is called left out.
 void testLeftOut() {
-  const auto said = [](int card, int ptx) { return leftOut(labOf({card, ptx, card}, 132)); };
+  const auto said = [](int card, int ptx) { return leftOut(contextOf({card, ptx, card}, 132)); };
   for (const auto& [card, ptx] :
       {std::pair{75, 75}, {80, 80}, {86, 80}, {90, 90}, {100, 90}, {120, 100}, {120, 120}, {89, 80}})
     expect(said(card, ptx).empty(), "nothing is left out: " + said(card, ptx));
@@ -83,9 +81,9 @@ void testLeftOut() {
     int card, ptx;
     vector<string> named, unnamed;
   };
-  const vector<Case> cases = {{90, 75, {"10 8 x 16", "11 two", "12 clusters", "sm_80", "-arch=sm_90a"}, {"9 slices"}},
+  const vector<Case> cases = {{90, 75, {"10 8 x 16", "11 two", "12 clusters", "sm_80", "-arch=sm_90a"}, {"9 split-K"}},
       {80, 75, {"10 8 x 16", "11 two", "-arch=sm_80"}, {"clusters"}},
-      {90, 80, {"12 clusters", "sm_90)", "-arch=sm_90a"}, {"11 two"}},
+      {90, 80, {"12 clusters", "sm_90 or newer", "-arch=sm_90a"}, {"11 two"}},
       {120, 80, {"12 clusters", "-arch=sm_120"}, {"11 two"}}};
   for (const Case& c : cases) {
     const string text = said(c.card, c.ptx);
@@ -97,31 +95,39 @@ void testLeftOut() {
 
 // A row 700 times above all lanes, or whose cuBLAS partner is, ends the run with its name.
 void testRates() {
-  Lab lab = labOf({90, 90, 90}, 132);
-  lab.peak = 65000;
+  Context context = contextOf({90, 90, 90}, 132);
+  context.peak = 65000;
   const Gemm g = productOf({2048, 2048, 2048}, 0, 0);
   const double lanes = 2e-3 * 1980 * 128 * 132, ms = 2.0 * g.m * g.n * g.k / lanes * 1e-6;
-  const auto printed = [&](const Rung& row, double rowMs, double cublasMs) {
-    double best = 0;
-    const auto timing = [](double of) { return Timing{of, of, of, 21, 1}; };
-    return stopOf([&] { printRow(lab, row, g, false, {timing(rowMs), timing(cublasMs)}, best); });
-  };
-  for (Rung& row : lab.rows) {
-    row.errors[g.m] = 1e-6;
-    const bool isCublas = row.symbol == string("cublasGemmEx");
-    for (const bool json : {false, true}) {
-      lab.json = json;
-      lab.notFp32 = "";
-      expect(printed(row, ms, ms).empty(), string(row.variant) + " may reach what all lanes give");
-      expect(contains(printed(row, ms / 700, ms), string(row.variant) + " at 2048x2048x2048 reads"),
-          string(row.variant) + " at 700 times that is refused");
-      expect(contains(printed(row, ms, ms / 700), "cuBLAS at 2048x2048x2048 reads"), "so is cuBLAS beside it");
-      lab.notFp32 = "NVIDIA_TF32_OVERRIDE";
-      expect(printed(row, ms / 3, ms / 3).empty() == isCublas, "another format explains cuBLAS's rate and no other");
-    }
-    expect(explainRate(row, g, lanes, lab).empty(), "a possible rate needs no explanation");
-    if (isCublas)
-      expect(contains(explainRate(row, g, 3 * lanes, lab), lab.notFp32), "the explanation names the reason");
+  for (const Row& row : context.rows) {
+    const Errors errors = {{{row.variant, g.m}, 1e-6}};
+    const auto refused = [&](double rowMs, double cublasMs) {
+      const auto timing = [](double of) { return Timing{of, of, of, 21, 1}; };
+      return stopOf([&] { evaluate(context, row, g, false, {timing(rowMs), timing(cublasMs)}, errors); });
+    };
+    context.notFp32 = "";
+    expect(refused(ms, ms).empty(), string(row.variant) + " may reach what all lanes give");
+    expect(contains(refused(ms / 700, ms), string(row.variant) + " at 2048x2048x2048 reads"),
+        string(row.variant) + " at 700 times that is refused");
+    expect(contains(refused(ms, ms / 700), "cuBLAS at 2048x2048x2048 reads"), "so is cuBLAS beside it");
+    context.notFp32 = "NVIDIA_TF32_OVERRIDE";
+    expect(refused(ms / 3, ms / 3).empty() == isLibrary(row), "another format explains cuBLAS's rate and no other");
+    expect(explainRate(row, g, lanes, context).empty(), "a possible rate needs no explanation");
+    if (isLibrary(row))
+      expect(contains(explainRate(row, g, 3 * lanes, context), context.notFp32), "the explanation names the reason");
+  }
+}
+
+// Every role that is looked up by itself is there once, and a row has a kernel where its role says so.
+void testRoles() {
+  const Context context = contextOf({90, 90, 90}, 132);
+  for (const Role role : {Role::kDispatch, Role::kLibrary, Role::kLibraryPedantic}) {
+    const auto is = [=](const Row& row) { return row.role == role; };
+    expect(std::count_if(context.rows.begin(), context.rows.end(), is) == 1, "one row of each role without a kernel");
+  }
+  for (const Row& row : context.rows) {
+    expect(isKernel(row) == (row.kernel != nullptr), string(row.variant) + " has the kernel of its role");
+    expect((row.role == Role::kKernel) == (row.guard == Guard::kNone), string(row.variant) + " has its role's guard");
   }
 }
 
@@ -132,6 +138,7 @@ int main(int argc, char** argv) {
   testDispatch();
   testLeftOut();
   testRates();
+  testRoles();
   printf("%d failed\n", failures);
   return failures > 0;
 }

@@ -48,7 +48,7 @@ def traffic(trace, case, *options):
     return next(record for record in records if record["record"] == "traffic")
 
 
-# Of one warp's load: sectors of 32 bytes, bytes asked, distinct bytes.
+# Of one warp's load: sectors of 32 bytes, bytes requested, distinct bytes.
 GLOBAL = {
     "stride0": (1, 128, 4),
     "stride1": (4, 128, 128),
@@ -193,14 +193,18 @@ STREAMS += ["vectorAddPermuted", "reduceSequentialAddressing"]
 
 @pytest.fixture(scope="session")
 def day49(programs, source_dir, tmp_path_factory):
-    """Return the file of day 49's trace for an H200, and its pairs with the recorded counters."""
+    """Return the file of day 49's trace for an H200, and its pairs with the recorded counters.
+
+    The trace of a kernel that was never recorded, which has no counters yet, is left out.
+    """
     path = tmp_path_factory.mktemp("day49") / "day49-predicted.jsonl"
     words = [programs / "day49-roofline" / "roofline", "--trace", "--card", "h200", "--json"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     lines = [line for line in done.stdout.splitlines(keepends=True) if '"record":"traffic"' in line]
-    path.write_text("".join(lines))
     counted = predict.read_counters(source_dir / "profile/h200/day49-counters.csv")
+    recorded = {predict.split_name(launch.kernel)[0] for launch in counted}
+    path.write_text("".join(line for line in lines if json.loads(line)["symbol"] in recorded))
     pairs, notes = predict.join(predict.read_trace(path), counted)
     assert notes == []
     return path, pairs
@@ -210,7 +214,7 @@ def day49(programs, source_dir, tmp_path_factory):
     ("quantity", "bar"),
     [*((f"{kind} {what}", 0.01) for kind in ("load", "store") for what in ("requests", "sectors")), ("L1", 0.02)],
 )
-def test_what_is_asked_is_what_is_counted(day49, quantity, bar):
+def test_what_is_requested_is_what_is_counted(day49, quantity, bar):
     ratios = {pair.label: pair.ratio(quantity) for pair in day49[1]}
     assert {label: ratio for label, ratio in ratios.items() if ratio is not None and abs(ratio - 1) > bar} == {}
 
@@ -224,8 +228,9 @@ def test_dram_bytes_of_streams(day49):
 def test_the_recorded_prediction_is_what_the_source_gives(day49, source_dir):
     path = source_dir / "profile/h200/day49-predicted.jsonl"
     traced, kept = predict.read_trace(day49[0]), predict.read_trace(path)
-    assert len(traced) == len(kept)
+    assert [now["kernel"] for now in traced] == [recorded["kernel"] for recorded in kept]
     for now, recorded in zip(traced, kept):
+        now["launch"] = recorded["launch"]  # which a kernel that is not recorded yet would have moved
         figures = {key: value for key, value in recorded.items() if isinstance(value, int)}
         assert {**now, **figures} == recorded
         # Another compiler may move an access into a branch or out of it.
