@@ -2129,6 +2129,14 @@ vector<Model> measureModels(const Problem& at, const Sampler& with) {
 struct Results {
   using Is = bool (Comparison::*)() const;
   long count(Is what) const { return std::count_if(comparisons.begin(), comparisons.end(), std::mem_fn(what)); }
+  // The same comparison in another of the three times.
+  const Comparison& find(const Comparison& same, int quantity) const {
+    const auto is = [&](const Comparison& row) {
+      return row.n == same.n && row.quantity == quantity && row.variant.name == same.variant.name &&
+          row.other.name == same.other.name;
+    };
+    return *std::find_if(comparisons.begin(), comparisons.end(), is);
+  }
   // Iterations after which a graph has saved what is due up front; 0: never.
   int breakEven(const Comparison& saving) const {
     double price = 0;
@@ -2198,52 +2206,75 @@ Column<Row> same(const char* key, const Value& value) {
 
 // The columns of rows of samples: microseconds in the text, and in a record the milliseconds of every timed row too.
 template <class Row>
-vector<Column<Row>> sampleColumns() {
+vector<Column<Row>> sampleColumns(const char* median = "median") {
   vector<Column<Row>> records = timingColumns<Row>([](const Row& row) {
     const Summary& us = row.us;
     return Timing{us.median() * 1e-3, us.at(0) * 1e-3, us.at(1) * 1e-3, int(us.sorted.size()), row.batch};
   });
   for (Column<Row>& column : records) column.width = 0;
   const vector<Column<Row>> columns = {same<Row>("day", kProgram.day), same<Row>("metric", "us"),
-      same<Row>("unit", "us"), {"median", "us", 9, 2, "value", [](const Row& row) { return row.us.median(); }},
+      same<Row>("unit", "us"), {median, "us", 9, 2, "value", [](const Row& row) { return row.us.median(); }},
       {"p5", "us", 8, 2, "p5", [](const Row& row) { return row.us.at(0.05); }},
       {"p95", "us", 8, 2, "p95", [](const Row& row) { return row.us.at(0.95); }}};
   return join<Row>({columns, records});
 }
 
-// Verdicts and their controls have a column more than the competitors.
-void reportComparisons(Report& report, const Results& results, bool withVerdicts) {
+// The columns that tell one comparison from another: the time is one of three in a verdict's row. A competitor's row is
+// of all three: its own is end to end, and the other two stand beside it.
+vector<Column<Comparison>> nameColumns(const Results& results, bool withVerdicts) {
+  using Row = const Comparison&;
+  const auto median = [&](Row row, int quantity) { return results.find(row, quantity).us.median(); };
+  const int ofVerdicts = withVerdicts ? 1 : 0, ofCompetitors = 1 - ofVerdicts;
+  return {
+      {"n", "", 8, 0, "n", [](Row row) { return row.n; }},
+      {"quantity", "", -10 * ofVerdicts, 0, "quantity", [](Row row) { return kQuantities[row.quantity]; }},
+      {"variant", "", withVerdicts ? -8 : -23, 0, "variant", [](Row row) { return row.variant.name; }},
+      {"submission", "us", 10 * ofCompetitors, 2, "", [=](Row row) { return median(row, kSubmission); }},
+      {"gpu", "us", 8 * ofCompetitors, 2, "", [=](Row row) { return median(row, kGpu); }},
+  };
+}
+
+// What a comparison found. A verdict's row has the other's median, what the graph pays back and the verdict as well.
+vector<Column<Comparison>> findingColumns(const Results& results, bool withVerdicts) {
   using Row = const Comparison&;
   const auto onGpu = [](Row row, const Value& value) { return row.quantity == kGpu ? value : Value(); };
-  const auto overFloor = [&](Row row) { return onGpu(row, row.us.median() / results.floorUs(row.n)); };
-  const auto fitsL2 = [&](Row row) { return onGpu(row, Problem::bytes(row.n) <= size_t(results.l2Bytes)); };
+  const auto overFloor = [&](Row row) { return row.us.median() / results.floorUs(row.n); };
+  const auto fitsL2 = [&](Row row) { return Problem::bytes(row.n) <= size_t(results.l2Bytes); };
+  const auto shownOverFloor = [=, &results](Row row) {
+    return withVerdicts ? onGpu(row, overFloor(row)) : overFloor(results.find(row, kGpu));
+  };
   const auto paysAfter = [&](Row row, const Value& never) {
     if (row.variant.role != Role::kSubject || row.quantity != kEndToEnd) return Value();
     const int iterations = results.breakEven(row);
     return iterations > 0 ? Value(iterations) : never;
   };
-  vector<Column<Comparison>> columns = {
-      {"against", "", -8, 0, "against", [](Row row) { return row.other.name; }},
-      {"its median", "us", 13, 2, "against_us", [](Row row) { return row.otherUs.median(); }},
+  const int ofVerdicts = withVerdicts ? 1 : 0;
+  return {
+      {"against", "", -8 * ofVerdicts, 0, "against", [](Row row) { return row.other.name; }},
+      {"its median", "us", 13 * ofVerdicts, 2, "against_us", [](Row row) { return row.otherUs.median(); }},
       {"speedup", "", 7, 2, "", [](Row row) { return row.otherUs.median() / row.us.median(); }},
       {"saved", "us", 8, 2, "saved_us", [](Row row) { return row.saved; }},
       {"low", "us", 8, 2, "saved_low_us", [](Row row) { return row.low; }},
       {"high", "us", 8, 2, "saved_high_us", [](Row row) { return row.high; }},
-      {"x floor", "", 7, 2, "times_floor", overFloor},
-      {"in L2", "", -5, 0, "fits_l2", fitsL2},
-      {"pays after", "", withVerdicts ? 10 : 0, 0, "", [=](Row row) { return paysAfter(row, "never"); }},
+      {"x floor", "", 7, 2, "", shownOverFloor},
+      {"", "", 0, 0, "times_floor", [=](Row row) { return onGpu(row, overFloor(row)); }},
+      {"in L2", "", -5, 0, "", fitsL2},
+      {"", "", 0, 0, "fits_l2", [=](Row row) { return onGpu(row, fitsL2(row)); }},
+      {"pays after", "", 10 * ofVerdicts, 0, "", [=](Row row) { return paysAfter(row, "never"); }},
       {"", "", 0, 0, "break_even", [=](Row row) { return paysAfter(row, Value()); }},
-      {"verdict", "", withVerdicts ? -17 : 0, 0, withVerdicts ? "verdict" : "", [](Row row) { return row.verdict(); }},
+      {"verdict", "", -17 * ofVerdicts, 0, withVerdicts ? "verdict" : "", [](Row row) { return row.verdict(); }},
   };
-  const vector<Column<Comparison>> names = {
-      {"n", "", 8, 0, "n", [](Row row) { return row.n; }},
-      {"quantity", "", -10, 0, "quantity", [](Row row) { return kQuantities[row.quantity]; }},
-      {"variant", "", withVerdicts ? -8 : -23, 0, "variant", [](Row row) { return row.variant.name; }},
-  };
-  const Table<Comparison> table(report, "path", join<Comparison>({names, sampleColumns<Comparison>(), columns}));
+}
+
+// All comparisons are recorded; of the competitors' the text has a row for all three times.
+void reportComparisons(Report& report, const Results& results, bool withVerdicts) {
+  const vector<Column<Comparison>> columns = join<Comparison>({nameColumns(results, withVerdicts),
+      sampleColumns<Comparison>(withVerdicts ? "median" : "end to end"), findingColumns(results, withVerdicts)});
+  const Table<Comparison> table(report, "path", columns), unshown(report, "path", columns, false);
   for (const int quantity : {kEndToEnd, kGpu, kSubmission})
-    for (const Comparison& each : results.comparisons)
-      if (each.quantity == quantity && withVerdicts == (each.variant.role != Role::kCompetitor)) table.add(each);
+    for (const Comparison& row : results.comparisons)
+      if (row.quantity == quantity && withVerdicts == (row.variant.role != Role::kCompetitor))
+        (withVerdicts || quantity == kEndToEnd ? table : unshown).add(row);
 }
 
 void reportVerdicts(Report& report, const Results& results) {
@@ -2269,9 +2300,9 @@ void reportCosts(Report& report, const vector<Cost>& costs) {
       {"item", "", -26, 0, "variant", [](const Cost& row) { return row.item; }},
   };
   report.say(
-      "\nThe bill of %d fresh graphs of each size, and that of a change to n = %d and other memory, until the result "
-      "is "
-      "there\n\n",
+      "\nThe bill of %d fresh graphs of each size, by the host's clock; its last three rows: of a change to n = %d "
+      "and\n"
+      "other memory, until the result is there\n\n",
       kFresh, kSecond);
   const Table<Cost> table(report, "bill", join<Cost>({names, sampleColumns<Cost>()}));
   for (const Cost& cost : costs) table.add(cost);
@@ -2311,8 +2342,10 @@ void reportResults(Report& report, const Results& results) {
   reportCopy(report, results);
   reportVerdicts(report, results);
   report.say(
-      "\nThe competitors against the graph, sampled in turn. They have no verdict, since what is bound by launching\n"
-      "follows the host, and that differs from run to run.\n\n");
+      "\nThe competitors against the graph, sampled in turn: medians of the three times, and what is saved end to "
+      "end.\n"
+      "They have no verdict, since what is bound by launching follows the host, and that differs from run to run.\n"
+      "x floor: of the time on the GPU.\n\n");
   reportComparisons(report, results, false);
   reportCosts(report, results.costs);
   reportModels(report, results.models);
