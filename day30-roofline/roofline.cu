@@ -1137,7 +1137,7 @@ inline char* allocateGuarded(size_t bytes) {
     cudaFree(base);
     throw;
   }
-  guardedBuffers[start] = bytes;
+  if (kRedZone > 0) guardedBuffers[start] = bytes;
   return start;
 }
 
@@ -1151,7 +1151,6 @@ inline cudaError_t freeGuarded(void* memory) {
 // Says which buffer was written outside of, and restores its zone; an empty text if none was.
 inline string redZoneDamage() {
   string damage;
-  if (kRedZone == 0) return damage;
   for (const auto& [start, bytes] : guardedBuffers) {
     for (char* zone : {start - kRedZone, start + bytes}) {
       const vector<uint32_t> want = redZoneWords(zone);
