@@ -89,8 +89,8 @@ constexpr int ceilDivide(int a, int b) { return (a + b - 1) / b; }
 constexpr int kWarp = 32;
 constexpr int kBlock = 256;  // 4 blocks fill an SM of a T4 (1024 threads), 8 one of an H200
 
-// One thread, one element of three streams, each byte once. It should run at DRAM's line. On an H200 it reaches 79 per
-// cent of it (profile/h200/day30.txt, as all figures below): a thread has 8 bytes in flight, which is too few.
+// One thread, one element of three streams, each byte once. It should run at DRAM's line. On an H200 it reaches about
+// 78 % of it (profile/h200/day30.txt, as all figures below): a thread has 8 bytes in flight, which is too few.
 __global__ void vectorAdd(const float* a, const float* b, float* out, int n) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < n) out[i] = a[i] + b[i];
@@ -108,7 +108,7 @@ __global__ void triadFp64(const double* a, const double* b, double* out, int n) 
 constexpr double kNeighbourWeight = 0.125;  // a power of two, as exact as kScale
 
 // A seven-point stencil in 3D, 5 additions and an FMA a cell. Of its seven reads one is its own; caches serve the
-// others, so that by requested bytes it reads 276 % of DRAM's line.
+// others, so that by requested bytes it reads about 273 % of DRAM's line.
 __global__ void stencil7(const double* in, double* out, int g) {
   const int x = blockIdx.x * blockDim.x + threadIdx.x;
   const int y = blockIdx.y;
@@ -125,7 +125,7 @@ constexpr int kTile = 16;
 constexpr int kMatrix = 512;  // 1 MiB each: caches hold them
 
 // C = A B, d x d, a multiple of kTile: one thread, one output. Of its 2 d reads caches serve most, so that by requested
-// bytes it reads 425 % of DRAM's line, though it is slower than the next one.
+// bytes it reads about 424 % of DRAM's line, though it is slower than the next one.
 __global__ void matmulNaive(const float* a, const float* b, float* out, int d) {
   const int x = blockIdx.x * kTile + threadIdx.x;
   const int y = blockIdx.y * kTile + threadIdx.y;
@@ -135,7 +135,7 @@ __global__ void matmulNaive(const float* a, const float* b, float* out, int d) {
 }
 
 // The same, with each element brought to shared memory once a tile and read 16 times from there: a sixteenth of the
-// requests, 1.5 times as fast, and 40 % of DRAM's line by the bytes that it requests.
+// requests, 1.5 times as fast, and 41 % of DRAM's line by the bytes that it requests.
 __global__ void matmulTiled(const float* a, const float* b, float* out, int d) {
   __shared__ float tileA[kTile][kTile], tileB[kTile][kTile];
   const int x = threadIdx.x, y = threadIdx.y;
@@ -234,7 +234,7 @@ constexpr float kMap = -1.74f;
 constexpr int kMostFmas = 2048;  // of the measured curve: 128 FLOP per byte
 
 // kFmas FMAs on the four floats of a load, which then go out again: kFmas / 16 FLOP per byte. It should follow the copy
-// ceiling up to the ridge point, which is 15.7 FLOP per byte on an H200, and then the FMA ceiling; how closely it does
+// ceiling up to the ridge point, which is 15.8 FLOP per byte on an H200, and then the FMA ceiling; how closely it does
 // is the chart profile/h200/day30-curve.svg.
 template <int kFmas>
 __global__ void intensity(const Pack<float, 4>* in, Pack<float, 4>* out, int count) {
@@ -297,7 +297,7 @@ enum Access { kRead, kWrite, kCopy, kTriad };
 // snippet: stream
 // Four ways through DRAM. What decides the bytes in flight: the width of an access (kWords), the loads a thread issues
 // before it uses the first (kLoads), the number of blocks (one a tile, or fewer that walk on). None of them is right on
-// every card, so the program tries all and takes the fastest: on an H200 4,311 GB/s read, 4,489 written, 4,187 copied.
+// every card, so the program tries all: the fastest read about 4,380 GB/s on an H200, write 4,500 and copy 4,180.
 template <Access kAccess, int kWords, int kLoads>
 __global__ void streamDram(
     const Pack<float, kWords>* a, const Pack<float, kWords>* b, Pack<float, kWords>* out, double* sums, int count) {
@@ -335,9 +335,9 @@ __global__ void streamDram(
 // slower one at the end. tickets[0] counts the tiles taken beyond the first of each block, tickets[1] the blocks that
 // are done; the last of them makes both 0 again, for the next launch. The warps of a block meet once a tile, while
 // their loads are on the way, and the next tile is taken one tile ahead. With 2 loads a thread a block of 1024 threads
-// has 32 KiB in flight, as a full wave of one float4 a thread; all 132 SMs of an H200 then copy at 96.9 % of the
-// ceiling, with 4 loads at 96.0 and with 8 at 93.7 %. A tile for each warp would be 32 times as many additions to one
-// word: 33 %.
+// has 32 KiB in flight, as a full wave of one float4 a thread; all 132 SMs of an H200 then copy at about 97 % of the
+// ceiling. With 4 or 8 loads they were slower when that was tried, and far slower with a tile for each warp: those are
+// 32 times as many additions to one word.
 constexpr int kCopyLoads = 2;
 __global__ void __launch_bounds__(kSmBlock)
     copyInTurn(const Pack<float, 4>* in, Pack<float, 4>* out, unsigned* tickets, int count) {
@@ -415,7 +415,7 @@ constexpr int kSharedWords = 2048, kStarts = 32, kStartStep = 4, kReads = 8, kRe
 static_assert((kStarts - 1) * kStartStep + 31 * kWarp + 7 * kReadStep < kSharedWords, "the farthest read");
 
 // Lane l reads word l * stride: with 1 all banks serve a lane each, with 32 one bank serves all lanes one after the
-// other. So every doubling should halve the rate; measured, it does, from 98 % of the banks' rate to 1/32 of that. The
+// other. So every doubling should halve the rate; measured, it does, from 99 % of the banks' rate to 1/32 of that. The
 // start moves, or the compiler would load once.
 __global__ void readShared(double* out, ClockSpan* span, int stride, int trips) {
   __shared__ unsigned words[kSharedWords];
@@ -434,7 +434,7 @@ __global__ void readShared(double* out, ClockSpan* span, int stride, int trips) 
 
 // ---- Arithmetic
 
-// 8 chains cover an FMA's 4 clocks with one warp per scheduler. At 64 steps a trip FP16's drift apart: 93 % on an H200.
+// 8 chains cover an FMA's 4 clocks with one warp per scheduler. At 64 steps a trip FP16's drift apart and lose rate.
 constexpr int kChains = 8;
 constexpr int kUnroll = 32;
 constexpr int kSeeds = 7;  // thread t starts as t % 7: a period that divides no block
@@ -755,8 +755,8 @@ __global__ void __launch_bounds__(kBlock) warpgroupPeak(double* out, ClockSpan* 
 #endif
 
 // Registers only: kChains independent chains a thread, and their sum, so that none is dead. On an H200 every arithmetic
-// comes to 97.7 % or more of what its lanes can do at the clock that was measured, but for FP16, BF16, TF32 and INT8 on
-// tensor cores: there mma.sync reaches 66 %, and warpgroupPeak 97 %.
+// comes to about 98 % or more of what its lanes can do at the clock that was measured, but for FP16, BF16, TF32 and
+// INT8 on tensor cores: there mma.sync reaches about 66 %, and warpgroupPeak 97 %.
 template <class Type>
 __global__ void arithmeticPeak(double* out, ClockSpan* span, typename Type::Map map, int steps) {
   const int thread = blockIdx.x * blockDim.x + threadIdx.x;
@@ -2145,7 +2145,7 @@ Rows sliceShapes(const Problem& p, Role role, const char* level, double sliceByt
   return shapes;
 }
 
-// The shared memory that a block asks for to have an SM for itself: the rest is for what the kernel and the driver
+// The shared memory that a block requests to have an SM for itself: the rest is for what the kernel and the driver
 // need.
 template <class... P>
 int wholeSm(void (*kernel)(P...), const cudaDeviceProp& gpu) {

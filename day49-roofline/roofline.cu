@@ -18,7 +18,7 @@
 //   vectorAddPermuted            one float used of each 32-byte sector
 //   transposeNaive               reads along rows, writes down columns
 //   transposeTiled               both along rows, transposed in shared memory without a bank conflict
-//   matmulNaive                  requests 341 times what there is to move: above 100 %
+//   matmulNaive                  requests 342 times what there is to move: above 100 %
 //   matmulTiled                  a sixteenth of those requests
 //   reduceSequentialAddressing   a tree of sums in shared memory: barriers bind, not bytes
 //   heatStepGlobal               five loads a cell, of which caches serve four: above 100 %
@@ -149,9 +149,10 @@ __global__ void vectorAdd(const float* a, const float* b, float* out, int n) {
 constexpr int kStride = 32;  // floats: 128 bytes, so no two lanes of a warp share a sector
 
 // Day 11. The same sums in another order: neighbouring lanes work kStride floats apart, so each lane touches a 32-byte
-// sector of its own and uses 4 bytes of it: an eighth of the ceiling at best, 12.5 %. Measured: 4.6 %. blockIdx.y picks
-// the offset within a stride, which makes the walk a permutation: every index exactly once. (The tempting `(i *
-// kStride) % n` visits n / kStride indices kStride times when n is a power of two.)
+// sector of its own and uses 4 bytes of it: an eighth of the ceiling at best, 12.5 %. Measured: 4.8 %, as an H200's
+// DRAM delivers two sectors for each. blockIdx.y picks the offset within a stride, which makes the walk a permutation:
+// every index exactly once. (The tempting `(i * kStride) % n` visits n / kStride indices kStride times when n is a
+// power of two.)
 __global__ void vectorAddPermuted(const float* a, const float* b, float* out, int n) {
   const int column = blockIdx.x * blockDim.x + threadIdx.x;
   const int i = column * kStride + blockIdx.y;
@@ -179,7 +180,7 @@ __global__ void transposeNaive(const float* in, float* out, int side) {
 
 // Day 13. The tile is transposed in shared memory, so reads and writes both run along rows. A warp reads a column of
 // the tile: with a pitch of 32 all lanes would meet in one bank, with 33 none do. It moves what a copy moves, and
-// should reach its rate. Measured: 43 % of it, 3.3 times the naive one.
+// should reach its rate. Measured: 42 % of the ceiling, 3.2 times the naive one.
 __global__ void transposeTiled(const float* in, float* out, int side) {
   __shared__ float tile[kTransposeTile][kTransposePitch];
   int column = blockIdx.x * kTransposeTile + threadIdx.x;
@@ -202,7 +203,7 @@ static_assert(kMatmul % kMatmulTile == 0, "the matmul's byte model counts whole 
 // Day 16. One thread, one element of C = A B, both operands from global memory at every step: a warp reads 32 adjacent
 // floats of B and two addresses of A (its 16 x 16 block spans two rows). Each element of A and B is requested 512
 // times: 1,075 MB, where each byte once is 3.15 MB. At the copy ceiling the requests would take 0.26 ms. Measured:
-// 0.059 ms, 437 % of the ceiling, because caches serve nearly all of them.
+// 0.058 ms, 439 % of the ceiling, because caches serve nearly all of them.
 __global__ void matmulNaive(const float* a, const float* b, float* c, int d) {
   const int column = blockIdx.x * kMatmulTile + threadIdx.x;
   const int row = blockIdx.y * kMatmulTile + threadIdx.y;
@@ -248,7 +249,7 @@ static_assert((kBlock & (kBlock - 1)) == 0, "the reduction halves the block unti
 
 // Day 24. One partial sum per block. Active threads stay adjacent, so whole warps retire as the stride halves, and no
 // two lanes meet in a bank. kBlock - 1 additions a block. It reads one stream and should run at the ceiling; measured:
-// 23 % of it, since a block waits at nine barriers for each 1 KiB that it loads.
+// 22 % of it, since a block waits at nine barriers for each 1 KiB that it loads.
 __global__ void reduceSequentialAddressing(const float* in, float* partial, int n) {
   __shared__ float sum[kBlock];
   const int i = blockIdx.x * kBlock + threadIdx.x;
@@ -332,7 +333,7 @@ constexpr int kDegree = 256;  // 513 FLOP for 8 bytes: the one kernel right of e
 constexpr float kPolynomialScale = 0.0625f;
 
 // Day 49. 1 + x + x^2 + ... + x^256 by Horner's rule: one multiplication to scale x, then 256 dependent FMAs. Occupancy
-// hides the chain's latency; the two streams are far from binding, so its roof is the FMA ceiling. Measured: 85 %.
+// hides the chain's latency; the two streams are far from binding, so its roof is the FMA ceiling. Measured: 84 %.
 __global__ void polynomialHorner(const float* in, float* out, int n) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= n) return;
@@ -358,7 +359,8 @@ double polynomialReference(double x) {
 
 // One FMA takes 4 cycles on every architecture from Volta on, so 8 independent chains a thread cover it twice over,
 // even for one warp per scheduler. 128 steps unrolled make 1024 FMAs in each iteration of the loop, so that its counter
-// and branch do not count: on an H200 that reaches 98.4 to 98.8 % of all lanes at the measured clock, and 4 steps 91 %.
+// and branch do not count: on an H200 that reaches 98.7 % of all lanes at the measured clock. (4 steps: about 91 %,
+// unrecorded.)
 constexpr int kChains = 8;
 constexpr int kFmaUnroll = 128;
 constexpr int kFmaSteps = 32768;  // milliseconds of work, so the launch itself does not count
@@ -463,7 +465,7 @@ __device__ inline void sumShared(const float* in, float* out) {
 
 // Each pattern is a kernel with a name of its own, because the profiler's export is joined by name. A load of 32
 // sectors should take 8 times one of 4. Measured on an H200: 6.9 times; one of 1 sector is no faster than one of 4. In
-// shared memory every doubling of the stride should halve the rate, and does, from 236 to 8.1 giga warp loads a second.
+// shared memory every doubling of the stride should halve the rate, and does, from 237 to 8.1 giga warp loads a second.
 __global__ void globalStride0(const float* in, float* out) { sumGlobal<0>(in, out); }
 __global__ void globalStride1(const float* in, float* out) { sumGlobal<1>(in, out); }
 __global__ void globalStride8(const float* in, float* out) { sumGlobal<8>(in, out); }
@@ -1625,7 +1627,7 @@ constexpr Program kProgram = {49, "roofline",
 
 // Streams must come from DRAM, not from the L2 cache: every buffer is at least six times the L2 that the GPU reports,
 // and never under 64 MiB (a T4's L2 is 4 MiB, an H200's 60). At the end of a kernel up to a third of the L2 waits to be
-// written back (19 MB on an H200), and no counter of DRAM has seen it: with buffers of four times the L2 that is 3.5 %
+// written back (19 MB on an H200), and no counter of DRAM has seen it: with buffers of four times the L2 that is 3.7 %
 // of a copy.
 constexpr size_t kStreamOverL2 = 6;
 constexpr size_t kStreamMinBytes = size_t(64) << 20;
@@ -1685,7 +1687,7 @@ void uploadInputs(const Buffers& data, const PinnedBuffer<float>& staging, cudaS
     for (unsigned i = 0; i < to.count(); ++i) staging[i] = value(i);
     upload(to, staging, to.bytes(), stream);
   };
-  // Lambdas, because a call through a function's name is a call for each of 67 million elements.
+  // Lambdas, because a call through a function's name is a call for each of 105 million elements.
   for (const auto* to : {&data.a, &data.matrixA, &data.heatIn}) fill(*to, [](unsigned i) { return inputA(i); });
   for (const auto* to : {&data.b, &data.matrixB}) fill(*to, [](unsigned i) { return inputB(i); });
   fill(data.x, [](unsigned i) { return inputX(i); });

@@ -146,8 +146,8 @@ __device__ float clampRange(float v) { return fminf(fmaxf(v, kLow), kHigh); }
 
 // The four kernels of the chain, a stage each, as they stand in many a network: they do little to an element, read what
 // the one before has written (8, 8, 12 and 8 bytes an element), and are launched one after the other. At 1024 elements
-// the work of one takes less time than its launch: the four launches take an H200's host 17 us and the GPU 7.2 us, and
-// DRAM would have moved their bytes in 0.01 us (profile/h200/day56.txt).
+// the work of one takes less time than its launch: the four launches take an H200's host about 18 us and the GPU
+// 6.7 us, and DRAM would have moved their bytes in 0.01 us (profile/h200/day56.txt).
 template <int kWidth, bool kOverlap>
 __global__ void applyScaleBias(const float* in, float* out, int n) {
   waitForPrevious<kOverlap>();
@@ -174,7 +174,7 @@ __global__ void applyClampRange(const float* in, float* out, int n) {
 
 // The whole chain in registers: 12 bytes an element instead of 36, so a third of the time where memory binds. Not bit
 // for bit the chain: gelu's last product and the residual's sum meet here, and become one FMA with one rounding fewer.
-// At 1024 elements an H200 takes 1.9 us for it, 4.9 for a graph of the four and 7.2 for their launches
+// At 1024 elements an H200 takes about 1.8 us for it, 4.9 for a graph of the four and 6.7 for their launches
 // (profile/h200/day56.txt).
 template <int kWidth>
 __global__ void applyFused(const float* in, const float* residual, float* out, int n) {
@@ -1863,7 +1863,7 @@ constexpr int kFresh = 32;  // fresh graphs for the bill
 // What an SM can request in a clock, a float for each of 32 lanes. No card from the T4 to Blackwell does more.
 constexpr double kBytesPerClock = 128;
 
-// Microseconds of the host's clock since the lap before, or since it was started.
+// Microseconds of the host's clock since it was last read, or since it was started.
 struct Stopwatch {
   using Clock = std::chrono::steady_clock;
   double lap() {
