@@ -228,8 +228,8 @@ void printTable(const Traffic& traffic, const std::map<LineKey, Counts>& lines, 
   const bool exact = traffic.traced == traffic.blocks;
   std::printf("\n%s, grid %s, block %s: %s\n", traffic.kernel.c_str(), textOf(traffic.grid).chars,
       textOf(traffic.block).chars, exact ? "exact, all blocks" : runs.chars);
-  std::printf("  %-28s %-18s %14s %11s %16s %14s %14s\n", "line", "access", "requests", "sectors/req", "requested bytes",
-      "wavefronts", "conflicts");
+  std::printf("  %-28s %-18s %14s %11s %16s %14s %14s\n", "line", "access", "requests", "sectors/req",
+      "requested bytes", "wavefronts", "conflicts");
   for (const auto& [key, counts] : lines) {
     const std::string what = std::string(kSpaceNames[int(key.space)]) + " " + kAccessNames[int(key.access)];
     std::printf("  %-28s %-18s %14s ", key.line.c_str(), what.c_str(), grouped(scale * counts.requests).c_str());
