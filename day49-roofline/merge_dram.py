@@ -26,8 +26,9 @@ Kernels that the run does not know are named and left out. Of several launches o
 counts, the median by DRAM bytes: nothing is summed or averaged. What two files both hold is taken from the first, and
 said.
 
-Needs Python 3.9, the folder scripts beside that of the day, and no GPU. Exit code: 0 joined; 1 something is wrong, on
-stderr as path[:line]: problem: way out, and nothing is written; 2 bad usage.
+Needs Python 3.9 and nothing else, and no GPU: this file can be carried off alone. A run of an older schema needs the
+folder scripts beside that of the day as well. Exit code: 0 joined; 1 something is wrong, on stderr as path[:line]:
+problem: way out, and nothing is written; 2 bad usage.
 """
 
 from __future__ import annotations
@@ -51,10 +52,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
-import row_schema  # noqa: E402 (lies in the folder named just above)
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
+try:
+    import row_schema  # lies in the folder named just above
+except ImportError:  # carried off alone
+    row_schema = None
 
 EXIT_WRONG = 1
+
+SCHEMA = 2  # of the runs that need nothing but this file
 
 SECTOR = 32  # bytes
 FLOAT = 4  # bytes; every kernel of day 49 is FP32
@@ -220,8 +226,9 @@ def read_run(path: Path) -> Run:
         except (ValueError, RecursionError) as error:
             raise Stop(f"{where}: not a JSON line, or cut off ({error}): {RUN_AGAIN}") from None
         records.append((where, record))
-    version = records[0][1].get("schema")
-    records = [(where, row_schema.up_to_date(record, version)) for where, record in records]
+    if row_schema:
+        version = records[0][1].get("schema")
+        records = [(where, row_schema.up_to_date(record, version)) for where, record in records]
     first = records[0][1]
     header = first if "record" in first else None
     if header:
@@ -294,8 +301,8 @@ def _refuse_other_runs(records: list[tuple[str, dict[str, Any]]]) -> None:
         raise Stop(f"{where}: a '{header.get('record')}' record where the run record should be: {RUN_AGAIN}")
     if header.get("day") != 49:
         raise Stop(f"{where}: a run of day {header.get('day')}: give one of day 49: ./roofline --json > RUN.jsonl")
-    if not row_schema.is_readable(header.get("schema")):
-        known = row_schema.known_versions()
+    if type(header.get("schema")) is not int or header["schema"] != SCHEMA:
+        known = row_schema.known_versions() if row_schema else f"{SCHEMA} alone, older ones with the folder scripts"
         raise Stop(f"{where}: schema {header.get('schema')}, this script knows {known}: take the one of its revision")
     if header.get("backend") == "cpu":
         raise Stop(f"{where}: a run of the CPU build: no counters of a GPU belong to it: run the GPU build")

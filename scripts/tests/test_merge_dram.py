@@ -46,9 +46,9 @@ def tool():
     return module
 
 
-def merge(*exports, run=RUN, out=None, **options):
+def merge(*exports, run=RUN, out=None, script=SCRIPT, **options):
     """Run the script and return the result."""
-    command = [sys.executable, SCRIPT, "--json", run, "--ncu", *exports, *(["--out", out] if out else [])]
+    command = [sys.executable, script, "--json", run, "--ncu", *exports, *(["--out", out] if out else [])]
     result = subprocess.run(command, stderr=subprocess.PIPE, check=False, **{"stdout": subprocess.PIPE, **options})
     result.stdout, result.stderr = (result.stdout or b"").decode(), result.stderr.decode()
     assert "Traceback" not in result.stderr
@@ -238,6 +238,28 @@ def test_a_run_of_schema_1_gives_the_same(joined, write):
     """But for the names that its lines had."""
     old = RUN.read_text().replace('"schema":2', '"schema":1').replace('"requested_bytes":', '"bytes":')
     assert joined(LONG, INST, run=write(old, "run.jsonl")) == joined(LONG, INST)
+
+
+def test_the_file_can_be_carried_off_alone(write, tmp_path, monkeypatch):
+    """A run of the newest schema needs no other file of the repository; an older one names what is missing."""
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    alone = write(SCRIPT.read_bytes(), "merge_dram.py")
+    here = merge(LONG, INST)
+    there = merge(LONG, INST, script=alone, cwd=tmp_path)
+    assert (there.returncode, there.stderr, there.stdout) == (0, here.stderr, here.stdout)
+    old = write(RUN.read_text().replace('"schema":2', '"schema":1'), "old.jsonl")
+    done = merge(LONG, INST, run=old, script=alone, cwd=tmp_path)
+    assert done.returncode == 1 and ":1: schema 1, this script knows 2 alone, older ones with the folder" in done.stderr
+
+
+def test_schemas_are_of_one_version(tool):
+    assert tool.SCHEMA == tool.row_schema.VERSION
+
+
+@pytest.mark.parametrize("version", ["2.0", "true", '"2"', "null"])
+def test_a_version_is_a_whole_number(refused, write, version):
+    run = write(RUN.read_text().replace('"schema":2', f'"schema":{version}'), "run.jsonl")
+    refused(LONG, run=run, words=[":1: schema ", "this script knows 1 and 2"])
 
 
 def test_zero_flop_says_so(joined):
