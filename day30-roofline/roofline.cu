@@ -1102,7 +1102,7 @@ inline void download(void* host, const void* device, size_t bytes, cudaStream_t 
   copyAndWait(host, device, bytes, cudaMemcpyDeviceToHost, stream);
 }
 
-// Red zones: every buffer lies between two stretches of memory that no kernel may write. `Report::check` compares
+// Red zones: every buffer lies between two stretches of memory that no kernel may write. `Checks::add` compares
 // them after each check, so a write past the end fails on a GPU too, where the neighbour's memory would take it
 // silently. Every word is a NaN as float and as double, so that what is read there shows in the result; and each
 // buffer's words differ, so that a copy which runs too far is seen as well. The CPU build needs none: its backend stops

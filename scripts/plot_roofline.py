@@ -99,7 +99,7 @@ def set_axes(axes: Axes, panel: Panel) -> None:
         else:
             axis.set_major_locator(LogLocator(base=10, subs=(1,) if decades > 2.5 else (1, 2, 5), numticks=20))
             axis.set_minor_locator(LogLocator(base=10, subs=range(2, 10), numticks=50))
-        axis.set_major_formatter(FuncFormatter(lambda value, _, wanted=fractions: number(value, wanted)))
+        axis.set_major_formatter(FuncFormatter(lambda value, _, fractions=fractions: number(value, fractions)))
         axis.set_minor_formatter(NullFormatter())
     axes.grid(True, which="major", color=FAINT, linewidth=0.6)
     axes.set_axisbelow(True)

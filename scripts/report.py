@@ -34,8 +34,14 @@ from rooflines import Stop as BadLines
 from sync_common import flush_stdout, say_failed, write_whole
 
 ROOT = Path(__file__).resolve().parents[1]
-MARKERS = {"dram": "circle", "l2": "square", "l1": "triangle-up", "shared": "cross", "requested": "diamond"}
-MARKERS[""] = "circle"
+MARKERS = {
+    "dram": "circle",
+    "l2": "square",
+    "l1": "triangle-up",
+    "shared": "cross",
+    "requested": "diamond",
+    "": "circle",
+}
 SIZES = {"l1": 15, "l2": 10, "dram": 8, "requested": 7}  # the smaller on top where they fall together
 PROVENANCE = {
     "utc": "recorded",
