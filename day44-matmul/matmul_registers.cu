@@ -9,18 +9,20 @@
 //   run:   ./matmul_registers    (--help lists the rest)
 //
 // The kernels in the order of this file, and what each shows:
-//   fmaPeak                    the ceiling: FMAs on registers alone
-//   3  matmulSharedTiled       one output a thread: two shared loads for an FMA
+//   fmaPeak, fmaLoads0 to 6    the ceiling: FMAs on registers alone, then with shared loads beside them
+//   1  matmulUncoalesced       one output a thread, a warp down a column; 2 matmulCoalesced: along a row
+//   3  matmulSharedTiled       tiles in shared memory: two shared loads for an FMA
 //   4  matmulRegTile1d         a column of 8 outputs: 9 loads for 8 FMAs
-//   5  matmulRegTile2d         8 x 8 outputs: 16 loads for 64 FMAs, but in the same banks
-//   6  matmulRegTile2dVec4     every access a float4
+//   5  matmulRegTile2d         8 x 8 outputs: 16 loads for 64 FMAs, in the same banks; 6 matmulRegTile2dVec4: by float4
 //   7  matmulWarpTiles         a warp's lanes placed so that no access meets a bank twice
 //   8  matmulDoubleBuffered    the next tile on its way while this one is multiplied
-//   9  matmulSplitK            a block's warps share the inner dimension: small tiles, many warps
-//   10 matmulWideTile          8 x 16 outputs a thread, B copied asynchronously (sm_80)
-//   11 matmulTwoAhead          everything copied asynchronously, two tiles ahead (sm_80)
-//   12 matmulCluster           two blocks share a tile (sm_90)
-//   matmulGuardedVectors, matmulGuardedScalars, matmulGuardedSmall    any shape: rungs 10, 8 and 9 with guards
+//   9  matmulWideThreads       8 x 16 outputs a thread: fewer loads for an FMA
+//   10 matmulBalanced          register banks, and a last wave that is cut along k
+//   11 matmulSplitK            a block's warps share the inner dimension: small tiles; 12 matmulSmallTiles: smaller
+//   13 matmulAsyncWide         rung 9 with B copied asynchronously (sm_80)
+//   14 matmulTwoAhead          rung 11, all copied asynchronously, two tiles ahead (sm_80)
+//   15 matmulCluster           two blocks share a tile, launches overlap (sm_90)
+//   any shape: matmulGuardedVectors, matmulPacked, matmulGuardedSmall, matmulFewColumns: rungs 13, 10, 11; few columns
 
 #if !__has_include(<cublas_v2.h>) || !__has_include(<cuda_pipeline.h>)
 #error "cublas_v2.h or cuda_pipeline.h is missing: install the toolkit with cuBLAS (libcublas-dev)"
@@ -89,14 +91,14 @@ struct alignas(kWidth * sizeof(T)) Pack {
 constexpr int ceilDivide(int a, int b) { return (a + b - 1) / b; }
 // end common: device
 
-// ---- The FMA ceiling (day 30)
+// ---- The FMA ceiling (day 30), and what shared loads leave of it
 
 // Registers only, kChains independent chains a thread, one wave of blocks: 98 % of all lanes on an H200.
 constexpr int kPeakBlock = 256, kChains = 8, kPeakFmas = 131072;
-constexpr int kUnroll = 1024;  // FMAs an iteration, so that the loop itself does not count
 constexpr float kPeakA = 0.999999f, kPeakB = 0.001f;
 
 __global__ void fmaPeak(float* out, ClockSpan* span, float a, float b) {
+  constexpr int kUnroll = 1024;  // FMAs an iteration, so that the loop itself does not count
   const int thread = blockIdx.x * kPeakBlock + threadIdx.x;
   float chain[kChains];
   for (int c = 0; c < kChains; ++c) chain[c] = float(c);
@@ -112,52 +114,6 @@ __global__ void fmaPeak(float* out, ClockSpan* span, float a, float b) {
   out[thread] = sum;
 }
 
-// ---- Rungs 3 to 6: from one output a thread to 64
-
-struct Shape {
-  int m, n, k;
-};
-#ifndef CUDA_DAYS_SANITIZE
-constexpr int kSizes[] = {512, 1024, 2048, 4096, 8192};
-constexpr Shape kTimedRagged = {4097, 4095, 4093};
-constexpr Shape kRagged[] = {{1, 1, 1}, {3, 3, 431}, {17, 1, 3}, {1, 17, 129}, {127, 129, 17}, {128, 127, 128},
-    {35, 79, 19}, {64, 256, 4}, {132, 260, 36}, {128, 256, 12}, {128, 256, 64}, {257, 300, 1}, {513, 36, 1000},
-    {1000, 1037, 513}};
-#else
-// For compute-sanitizer: one size that is a whole number of every rung's tiles and fills every buffer of a rung more
-// than once. Of the others one each with less than a tile; many tiles of k and a rest; several blocks and a rest, in
-// scalars and in float4; whole blocks with a rest of k; and whole tiles of every rung, which meet gaps between rows.
-constexpr int kSizes[] = {256};
-constexpr Shape kTimedRagged = {257, 255, 253};
-constexpr Shape kRagged[] = {{1, 1, 1}, {3, 3, 431}, {127, 129, 17}, {132, 260, 36}, {128, 256, 12}, {128, 256, 64}};
-#endif
-
-// Rungs 3 to 6. kThreadM x kThreadN outputs a thread are the reader's knob: the threads follow.
-constexpr int kThreadM = 8, kThreadN = 8;
-constexpr int kSharedTile = 16, kTile1d = 64, kTileM = 128, kTileN = 128, kTileK = 8;
-
-// C = alpha A B: A is m x k, B k x n, C m x n; ld is the distance between rows in floats. alpha is
-// no constant on purpose: see storeTile.
-struct Gemm {
-  int m, n, k;
-  const float* a;
-  int lda;
-  const float* b;
-  int ldb;
-  float* c;
-  int ldc;
-  float alpha;
-};
-
-__host__ __device__ inline size_t rows(int count, int ld) { return size_t(count) * ld; }
-
-// What keeps a kernel inside the matrices.
-enum class Guard {
-  kNone,  // nothing: it takes whole tiles, whose rows are aligned as for kVectors
-  kVectors,  // pointers aligned to 16 bytes; k, n and leading dimensions are multiples of 4
-  kScalars,  // takes anything: every access is one float
-};
-
 // Adds an outer product to the sums. The register file has two banks with one read a clock each, so
 // of an FMA's three operands one should still be in the operand cache: going down a column and up
 // the next (serpentine) keeps one at every step.
@@ -171,111 +127,6 @@ __device__ void multiplyAdd(float (&sum)[kRows][kColumns], const float (&a)[kRow
       sum[i][j] = fmaf(a[i], b[j], sum[i][j]);
     }
 }
-
-// A block's work in rungs 3 to 6: kM x kN outputs, kOutM x kOutN a thread, kK steps of k at a time in
-// shared memory, kWide floats in an access.
-template <class Sizes>
-struct EarlyTile : Sizes {
-  using Sizes::kM, Sizes::kN, Sizes::kK, Sizes::kOutM, Sizes::kOutN, Sizes::kWide;
-  static constexpr int kThreads = kM / kOutM * kN / kOutN, kPass = kWide * kThreads;
-  static constexpr int kSharedBytes = 0;  // beyond the static arrays
-  static constexpr Guard kGuard = Guard::kNone;
-
-  static constexpr bool isWhole() {
-    for (const int size : kSizes)
-      if (size % kM != 0 || size % kN != 0 || size % kK != 0) return false;
-    return kM % kOutM + kN % kOutN + kM * kK % kPass + kK * kN % kPass + kOutM % kWide + kOutN % kWide == 0;
-  }
-  static_assert(isWhole(), "no guards: tiles divide sizes, threads and passes a tile, float4 its outputs");
-  static_assert(kThreads <= 1024 && kThreads % 32 == 0, "whole warps, at most 1024 threads");
-};
-
-template <int kFloats>  // 1 or 4, aligned
-__device__ void copy(float* to, const float* from) {
-  if constexpr (kFloats == 4)
-    *reinterpret_cast<float4*>(to) = *reinterpret_cast<const float4*>(from);
-  else
-    *to = *from;
-}
-
-// Tiles of A and B come to shared memory, a warp's lanes side by side in a row; each thread then
-// multiplies for its outputs.
-template <class T>
-__device__ void multiplyShared(const Gemm& g) {
-  constexpr int kStepRow = T::kWide == 4 ? 1 : T::kK;  // in tileA: a float4 holds rows of one k,
-  constexpr int kStepK = T::kWide == 4 ? T::kM : 1;  // so A lies transposed
-  __shared__ __align__(16) float tileA[T::kM * T::kK], tileB[T::kK * T::kN];
-  const int y = threadIdx.x / (T::kN / T::kOutN) * T::kOutM;
-  const int x = threadIdx.x % (T::kN / T::kOutN) * T::kOutN;
-  const float* a = g.a + rows(blockIdx.y * T::kM, g.lda);
-  const float* b = g.b + blockIdx.x * T::kN;
-  float sum[T::kOutM][T::kOutN] = {};
-  __align__(16) float held[T::kWide];
-  for (int first = 0; first < g.k; first += T::kK) {
-    for (int pass = 0; pass < T::kM * T::kK; pass += T::kPass) {
-      const int i = pass + T::kWide * threadIdx.x;
-      copy<T::kWide>(held, a + rows(i / T::kK, g.lda) + first + i % T::kK);
-      for (int e = 0; e < T::kWide; ++e) tileA[i / T::kK * kStepRow + (i % T::kK + e) * kStepK] = held[e];
-    }
-    for (int pass = 0; pass < T::kK * T::kN; pass += T::kPass) {
-      const int i = pass + T::kWide * threadIdx.x;
-      copy<T::kWide>(&tileB[i], b + rows(first + i / T::kN, g.ldb) + i % T::kN);
-    }
-    __syncthreads();
-#pragma unroll(T::kOutN > 1 ? 2 : T::kOutM > 1 ? 4 : 8)  // more spill
-    for (int k = 0; k < T::kK; ++k) {
-      __align__(16) float inA[T::kOutM], inB[T::kOutN];
-      for (int i = 0; i < T::kOutM; i += T::kWide) copy<T::kWide>(&inA[i], &tileA[(y + i) * kStepRow + k * kStepK]);
-      for (int j = 0; j < T::kOutN; j += T::kWide) copy<T::kWide>(&inB[j], &tileB[k * T::kN + x + j]);
-      multiplyAdd(sum, inA, inB);
-    }
-    __syncthreads();  // others may still read the tiles
-  }
-  float* c = g.c + rows(blockIdx.y * T::kM + y, g.ldc) + blockIdx.x * T::kN + x;
-  for (int i = 0; i < T::kOutM; ++i)
-    for (int j = 0; j < T::kOutN; j += T::kWide) {
-      for (int e = 0; e < T::kWide; ++e) held[e] = g.alpha * sum[i][j + e];
-      copy<T::kWide>(c + rows(i, g.ldc) + j, held);
-    }
-}
-
-// Rung 3, where day 43 stops: one output a thread. Each FMA needs two shared loads, and an SM serves
-// one warp's load a clock where it could do four FMAs: an eighth of the ceiling; measured 12.3 % at 2048.
-struct OneOutput {
-  static constexpr int kM = kSharedTile, kN = kSharedTile, kK = kSharedTile, kOutM = 1, kOutN = 1, kWide = 1;
-};
-using SharedTile = EarlyTile<OneOutput>;
-__global__ void __launch_bounds__(SharedTile::kThreads) matmulSharedTiled(Gemm g) { multiplyShared<SharedTile>(g); }
-
-// Rung 4: a column of outputs a thread. One value of B in a register serves all of them, so 8 FMAs
-// need 9 shared loads instead of 16. Predicted x 1.8 once the grid fills the card, measured x 1.90
-// at 1024 and x 1.82 at 2048.
-struct ColumnOfOutputs {
-  static constexpr int kM = kTile1d, kN = kTile1d, kK = kTileK, kOutM = kThreadM, kOutN = 1, kWide = 1;
-};
-using RegTile1d = EarlyTile<ColumnOfOutputs>;
-__global__ void __launch_bounds__(RegTile1d::kThreads, 2) matmulRegTile1d(Gemm g) { multiplyShared<RegTile1d>(g); }
-
-// Rung 5: a square of outputs a thread, 16 loads for 64 FMAs. But a thread's 8 columns lie side by
-// side, so a warp's loads of B meet in the same banks: predicted x 2, not 4.5, and measured x 1.83 at 2048.
-struct SquareOfOutputs {
-  static constexpr int kM = kTileM, kN = kTileN, kK = kTileK, kOutM = kThreadM, kOutN = kThreadN, kWide = 1;
-};
-using RegTile2d = EarlyTile<SquareOfOutputs>;
-__global__ void __launch_bounds__(RegTile2d::kThreads, 2) matmulRegTile2d(Gemm g) { multiplyShared<RegTile2d>(g); }
-
-// Rung 6: every access is a float4, 4 shared loads for 64 FMAs. But a load of A takes 2 wavefronts of shared memory,
-// and one of B takes 8, because lanes that lie 8 floats apart use half of the banks: 20 wavefronts a step. Predicted
-// x 1.1, measured x 1.26 at 2048.
-struct SquareByVectors : SquareOfOutputs {
-  static constexpr int kWide = 4;
-};
-using RegTile2dVec4 = EarlyTile<SquareByVectors>;
-__global__ void __launch_bounds__(RegTile2dVec4::kThreads, 2) matmulRegTile2dVec4(Gemm g) {
-  multiplyShared<RegTile2dVec4>(g);
-}
-
-// ---- What the rungs above them are made of
 
 // float4 loads, `step` floats apart, into registers.
 template <int kFloats>
@@ -292,17 +143,339 @@ __device__ inline void writeFour(float* to, float by, const float* from) {
   *reinterpret_cast<float4*>(to) = make_float4(by * from[0], by * from[1], by * from[2], by * from[3]);
 }
 
-// A block's work in rungs 7 and up: kM x kN outputs, kWarpM x 64 a warp, 8 x kOutN a thread; kK steps of k in each of
-// kStages buffers. With kSplitK above 1 the block has so many times the warps, and each has its part of those steps.
-// kAsyncA and kAsyncB: whether copies of A and of B are asynchronous (cp.async).
+// Adds an outer product row by row: an element of A stays in the operand cache while B is stepped through. With a's and
+// b's registers in aligned quads, as a float4 load puts them, b[j] is in bank j % 2; what sum[i][j] is stored with
+// decides its bank (see writeSwapped).
+template <int kRows, int kColumns>
+__device__ void multiplyAddByRows(float (&sum)[kRows][kColumns], const float (&a)[kRows], const float (&b)[kColumns]) {
+#pragma unroll
+  for (int i = 0; i < kRows; ++i)
+#pragma unroll
+    for (int step = 0; step < kColumns; ++step) {
+      const int j = i % 2 == 0 ? step : kColumns - 1 - step;
+      sum[i][j] = fmaf(a[i], b[j], sum[i][j]);
+    }
+}
+
+// Stores four sums with the members of each pair swapped. A float4 store takes an aligned quad of registers, so this
+// one puts sum[i][j] into bank 1 - j % 2, where its operand b[j] is not.
+__device__ inline void writeSwapped(float* to, const float* four) {
+  *reinterpret_cast<float4*>(to) = make_float4(four[1], four[0], four[3], four[2]);
+}
+
+// What a shared load costs beside FMAs: the loop of rungs 9 and up, 8 x 16 FMAs a step, with kLoads loads of 128 bits
+// and nothing else. A load is one instruction, but on an H200 it takes the issue slots of three to four (the rows
+// fma-loads-* of profile/h200/day44.txt), even where all lanes read one address. These rows, and not a count, are what
+// the column `model` goes by.
+constexpr int kBesideSteps = 4096, kBesideBody = 2, kBesideM = 8, kBesideN = 16, kBesideFmas = kBesideM * kBesideN;
+constexpr int kBesideRows = kBesideBody * (kBesideM + kBesideN) / 4;
+
+// A row of shared memory holds one value, so that a sum does not depend on the lane.
+__host__ __device__ inline float besideValue(int row, float a) { return a * float(row % 7 - 3); }
+__host__ __device__ inline float besideStart(int operand, float b) { return b * float(operand); }
+
+template <int kLoads>
+__device__ void multiplyBeside(float* out, ClockSpan* span, float a, float b) {
+  __shared__ __align__(16) float shared[kBesideRows][32];
+  for (int i = threadIdx.x; i < kBesideRows * 32; i += kPeakBlock) shared[i / 32][i % 32] = besideValue(i / 32, a);
+  __syncthreads();
+  // Never true, which the compiler cannot know: it would take the loads out of the loop.
+  const int advance = a > 1 ? 32 : 0;
+  const float* from = &shared[0][threadIdx.x % 8 * 4];
+  float sum[kBesideM][kBesideN] = {}, inA[2][kBesideM], inB[2][kBesideN];
+  for (int i = 0; i < kBesideM; ++i) inA[0][i] = inA[1][i] = besideStart(i, b);
+  for (int j = 0; j < kBesideN; ++j) inB[0][j] = inB[1][j] = besideStart(kBesideM + j, b);
+  const ClockSpan begin = readClock();
+#pragma unroll 1
+  for (int done = 0; done < kBesideSteps; done += kBesideBody) {
+#pragma unroll
+    for (int step = 0; step < kBesideBody; ++step) {
+#pragma unroll
+      for (int load = 0; load < kLoads; ++load) {
+        float four[4];
+        readWide(four, from + (step * kLoads + load) * 32, 4);
+        for (int e = 0; e < 4; ++e) {
+          const int i = 4 * load + e;
+          (i < kBesideM ? inA[(step + 1) % 2][i] : inB[(step + 1) % 2][i - kBesideM]) = four[e];
+        }
+      }
+      multiplyAddByRows(sum, inA[step % 2], inB[step % 2]);
+    }
+    from += advance;
+  }
+  const ClockSpan end = readClock();
+  const int thread = blockIdx.x * kPeakBlock + threadIdx.x;
+  if (thread == 0) *span = {end.cycles - begin.cycles, end.nanoseconds - begin.nanoseconds};
+  // Never stored either, but for this store's sake the sums lie in the other bank than their operands of B.
+  if (advance > 0)
+    for (int i = 0; i < kBesideFmas; i += 4) writeSwapped(out + i, &sum[i / kBesideN][i % kBesideN]);
+  float total = float(thread);
+  for (int i = 0; i < kBesideM; ++i)
+    for (int j = 0; j < kBesideN; ++j) total += sum[i][j];
+  out[thread] = total;
+}
+__global__ void __launch_bounds__(kPeakBlock, 1) fmaLoads0(float* out, ClockSpan* span, float a, float b) {
+  multiplyBeside<0>(out, span, a, b);
+}
+__global__ void __launch_bounds__(kPeakBlock, 1) fmaLoads2(float* out, ClockSpan* span, float a, float b) {
+  multiplyBeside<2>(out, span, a, b);
+}
+__global__ void __launch_bounds__(kPeakBlock, 1) fmaLoads4(float* out, ClockSpan* span, float a, float b) {
+  multiplyBeside<4>(out, span, a, b);
+}
+__global__ void __launch_bounds__(kPeakBlock, 1) fmaLoads6(float* out, ClockSpan* span, float a, float b) {
+  multiplyBeside<6>(out, span, a, b);
+}
+
+// ---- Rungs 1 to 6: from one output a thread to 64
+
+struct Shape {
+  int m, n, k;
+};
+#ifndef CUDA_DAYS_SANITIZE
+constexpr int kSizes[] = {512, 1024, 2048, 4096, 8192};
+constexpr Shape kTimedRagged[] = {{4097, 4095, 4093}, {4096, 1, 4096}, {5, 7, 2049}, {129, 257, 8191}};
+constexpr Shape kRagged[] = {{1, 1, 1}, {3, 3, 431}, {17, 1, 3}, {1, 17, 129}, {127, 129, 17}, {128, 127, 128},
+    {35, 79, 19}, {64, 256, 4}, {132, 260, 36}, {128, 256, 12}, {128, 256, 64}, {257, 300, 1}, {513, 36, 1000},
+    {1000, 1037, 513}, {5, 7, 2049}, {129, 257, 1031}};
+#else
+// For compute-sanitizer: one size that is a whole number of every rung's tiles and fills every buffer of a rung more
+// than once. Of the others one each with less than a tile; many tiles of k and a rest; several blocks and a rest, in
+// scalars and in float4; whole blocks with a rest of k; and whole tiles of every rung, which meet gaps between rows.
+constexpr int kSizes[] = {256};
+constexpr Shape kTimedRagged[] = {{257, 255, 253}, {5, 7, 513}};
+constexpr Shape kRagged[] = {{1, 1, 1}, {3, 3, 431}, {127, 129, 17}, {132, 260, 36}, {128, 256, 12}, {128, 256, 64}};
+#endif
+
+// How the tiles that do not fill a wave of blocks are shared: see multiplyBalanced.
+struct LastWave {
+  int whole = 0;  // tiles before them, a block for each
+  float* sums = nullptr;  // two tiles a block, for what it adds to a tile that others add to as well
+  unsigned* arrived = nullptr;  // a tile: how many of its blocks have written their sums; 0 between launches
+};
+
+// C = alpha A B: A is m x k, B k x n, C m x n; ld is the distance between rows in floats. alpha is
+// no constant on purpose: see storeTile.
+struct Gemm {
+  int m, n, k;
+  const float* a;
+  int lda;
+  const float* b;
+  int ldb;
+  float* c;
+  int ldc;
+  float alpha;
+  LastWave last = {};
+};
+
+__host__ __device__ inline size_t rows(int count, int ld) { return size_t(count) * ld; }
+
+// What keeps a kernel inside the matrices.
+enum class Guard {
+  kNone,  // nothing: it takes whole tiles, whose rows are aligned as for kVectors
+  kVectors,  // pointers aligned to 16 bytes; k, n and leading dimensions are multiples of 4
+  kPacked,  // takes anything, as a copy with aligned rows and whole tiles; only C is guarded
+  kScalars,  // takes anything: every access is one float
+  kFewColumns,  // takes anything of at most kFew columns
+};
+
+// 16 x 16 threads are a block of all these rungs but the fourth.
+constexpr int kSide = 16, kSquareThreads = kSide * kSide;
+
+// Rung 1: a thread an output, straight from global memory, and neighbouring threads go down a column. A warp has 16
+// rows and 2 columns. At each step of k it reads 16 floats of A that lie a row apart, each in a sector and a line of
+// its own, and 2 of B in one sector; in the end it stores C in 16 sectors. If L1 serves one line a clock, which is
+// assumed, a warp's FMA takes 17 clocks of an SM that could do four in one: predicted 1/68 of the ceiling, 1.5 %;
+// measured @@.
+__global__ void __launch_bounds__(kSquareThreads) matmulUncoalesced(Gemm g) {
+  const int row = blockIdx.y * kSide + threadIdx.x % kSide;
+  const int column = blockIdx.x * kSide + threadIdx.x / kSide;
+  float sum = 0;
+  for (int k = 0; k < g.k; ++k) sum = fmaf(g.a[rows(row, g.lda) + k], g.b[rows(k, g.ldb) + column], sum);
+  g.c[rows(row, g.ldc) + column] = g.alpha * sum;
+}
+
+// Rung 2: the same, but neighbouring threads go along a row. A warp has 2 rows and 16 columns: at each step of k it
+// reads 2 floats of A in two lines and 16 of B in two sectors of one line, and it stores C in 4 sectors. An FMA still
+// needs two loads, but these take 3 clocks instead of 17: predicted 1/12 of the ceiling, 8.3 %, x 5.7; measured @@.
+__global__ void __launch_bounds__(kSquareThreads) matmulCoalesced(Gemm g) {
+  const int row = blockIdx.y * kSide + threadIdx.x / kSide;
+  const int column = blockIdx.x * kSide + threadIdx.x % kSide;
+  float sum = 0;
+  for (int k = 0; k < g.k; ++k) sum = fmaf(g.a[rows(row, g.lda) + k], g.b[rows(k, g.ldb) + column], sum);
+  g.c[rows(row, g.ldc) + column] = g.alpha * sum;
+}
+
+// Rung 3, where day 43 stops: tiles of A and B in shared memory, one output a thread. A thread brings one float of
+// each tile, which 16 threads then read: a sixteenth of the loads from global memory. Each FMA still needs two loads,
+// now from shared memory, and an SM serves one warp's load a clock where it could do four FMAs: predicted an eighth of
+// the ceiling; measured 12.3 % at 2048.
+__global__ void __launch_bounds__(kSquareThreads) matmulSharedTiled(Gemm g) {
+  __shared__ float tileA[kSide][kSide], tileB[kSide][kSide];
+  const int y = threadIdx.x / kSide, x = threadIdx.x % kSide;
+  const int row = blockIdx.y * kSide + y, column = blockIdx.x * kSide + x;
+  float sum = 0;
+  for (int first = 0; first < g.k; first += kSide) {
+    tileA[y][x] = g.a[rows(row, g.lda) + first + x];
+    tileB[y][x] = g.b[rows(first + y, g.ldb) + column];
+    __syncthreads();
+#pragma unroll 8  // all 16 take nearly twice the registers on a T4
+    for (int k = 0; k < kSide; ++k) sum = fmaf(tileA[y][k], tileB[k][x], sum);
+    __syncthreads();  // others may still read the tiles
+  }
+  g.c[rows(row, g.ldc) + column] = g.alpha * sum;
+}
+
+// The reader's knob: a thread makes a column of kThreadM outputs in rung 4 and kThreadM x kThreadN in rungs 5 and 6. A
+// block keeps its threads, so its tile grows and shrinks with the knob.
+constexpr int kThreadM = 8, kThreadN = 8;
+static_assert(kThreadM == 8 ? kThreadN == 4 || kThreadN == 8 || kThreadN == 16
+                            : kThreadM == 4 && (kThreadN == 4 || kThreadN == 8),
+    "choose 4 x 4, 4 x 8, 8 x 4, 8 x 8 or 8 x 16 for kThreadM x kThreadN: rung 6 loads operands four at a time, tiles "
+    "of 16 threads a side must divide every size, and a thread's 255 registers hold 128 sums beside their operands");
+
+// A block of rung 4 is 64 columns of 8 threads. In rungs 5 and 6 a launch bound of two blocks an SM leaves each thread
+// 128 of the 65,536 registers, and more than 64 sums do not fit there beside their operands.
+constexpr int kColumnM = 8 * kThreadM, kColumnN = 64, kColumnThreads = 512;
+constexpr int kTileM = kSide * kThreadM, kTileN = kSide * kThreadN;
+constexpr int kTileBlocks = kThreadM * kThreadN > 64 ? 1 : 2;
+
+// Steps of k in shared memory at a time: as few as give every thread a float4 of A's tile and one of B's.
+constexpr int kTileK = kThreadM == 4 || kThreadN == 4 ? 16 : 8;
+
+constexpr bool dividesSizes(int tile) {
+  for (const int size : kSizes)
+    if (size % tile != 0) return false;
+  return true;
+}
+static_assert(dividesSizes(kSide) && dividesSizes(kColumnM) && dividesSizes(kColumnN) && dividesSizes(kTileM) &&
+        dividesSizes(kTileN) && dividesSizes(kTileK),
+    "rungs 1 to 6 have no guards: every size is a whole number of every tile");
+static_assert(kColumnM * kTileK % kColumnThreads == 0 && kTileK * kColumnN % kColumnThreads == 0 &&
+        kTileM * kTileK % (4 * kSquareThreads) == 0 && kTileK * kTileN % (4 * kSquareThreads) == 0,
+    "a block brings every tile to shared memory in whole passes of its threads");
+
+// Rung 4: a column of outputs a thread. One value of B in a register serves all of them, so 8 FMAs need 9 shared loads
+// instead of 16; a warp's lanes read 32 neighbouring floats of B, and the same float of A. Predicted x 1.8 once the
+// grid fills the card; measured x 1.90 at 1024 and x 1.82 at 2048.
+__global__ void __launch_bounds__(kColumnThreads, 2) matmulRegTile1d(Gemm g) {
+  __shared__ float tileA[kColumnM][kTileK], tileB[kTileK][kColumnN];
+  const int y = threadIdx.x / kColumnN * kThreadM, x = threadIdx.x % kColumnN;
+  const float* a = g.a + rows(blockIdx.y * kColumnM, g.lda);
+  const float* b = g.b + blockIdx.x * kColumnN;
+  float sum[kThreadM] = {};
+  for (int first = 0; first < g.k; first += kTileK) {
+    for (int pass = 0; pass < kColumnM * kTileK; pass += kColumnThreads) {
+      const int i = pass + threadIdx.x;
+      tileA[i / kTileK][i % kTileK] = a[rows(i / kTileK, g.lda) + first + i % kTileK];
+    }
+    for (int pass = 0; pass < kTileK * kColumnN; pass += kColumnThreads) {
+      const int i = pass + threadIdx.x;
+      tileB[i / kColumnN][i % kColumnN] = b[rows(first + i / kColumnN, g.ldb) + i % kColumnN];
+    }
+    __syncthreads();
+#pragma unroll 4  // by 8 registers spill on a T4
+    for (int k = 0; k < kTileK; ++k) {
+      const float inB = tileB[k][x];
+      for (int i = 0; i < kThreadM; ++i) sum[i] = fmaf(tileA[y + i][k], inB, sum[i]);
+    }
+    __syncthreads();
+  }
+  float* c = g.c + rows(blockIdx.y * kColumnM + y, g.ldc) + blockIdx.x * kColumnN + x;
+  for (int i = 0; i < kThreadM; ++i) c[rows(i, g.ldc)] = g.alpha * sum[i];
+}
+
+// Rung 5: a square of outputs a thread, 16 loads for 64 FMAs. A warp is 2 x 16 threads: a load of A reads two floats,
+// but one of B reads 16 that lie 8 apart, since a thread's 8 columns lie side by side, and four of them meet in each
+// bank. Predicted x 2, not 4.5; measured x 1.83 at 2048.
+__global__ void __launch_bounds__(kSquareThreads, kTileBlocks) matmulRegTile2d(Gemm g) {
+  __shared__ float tileA[kTileM][kTileK], tileB[kTileK][kTileN];
+  const int y = threadIdx.x / kSide * kThreadM, x = threadIdx.x % kSide * kThreadN;
+  const float* a = g.a + rows(blockIdx.y * kTileM, g.lda);
+  const float* b = g.b + blockIdx.x * kTileN;
+  float sum[kThreadM][kThreadN] = {};
+  for (int first = 0; first < g.k; first += kTileK) {
+    for (int pass = 0; pass < kTileM * kTileK; pass += kSquareThreads) {
+      const int i = pass + threadIdx.x;
+      tileA[i / kTileK][i % kTileK] = a[rows(i / kTileK, g.lda) + first + i % kTileK];
+    }
+    for (int pass = 0; pass < kTileK * kTileN; pass += kSquareThreads) {
+      const int i = pass + threadIdx.x;
+      tileB[i / kTileN][i % kTileN] = b[rows(first + i / kTileN, g.ldb) + i % kTileN];
+    }
+    __syncthreads();
+#pragma unroll 2  // by 4 registers spill
+    for (int k = 0; k < kTileK; ++k) {
+      float inA[kThreadM], inB[kThreadN];
+      for (int i = 0; i < kThreadM; ++i) inA[i] = tileA[y + i][k];
+      for (int j = 0; j < kThreadN; ++j) inB[j] = tileB[k][x + j];
+      multiplyAdd(sum, inA, inB);
+    }
+    __syncthreads();
+  }
+  float* c = g.c + rows(blockIdx.y * kTileM + y, g.ldc) + blockIdx.x * kTileN + x;
+  for (int i = 0; i < kThreadM; ++i)
+    for (int j = 0; j < kThreadN; ++j) c[rows(i, g.ldc) + j] = g.alpha * sum[i][j];
+}
+
+// Rung 6: every load, and every store of B and C, is a float4: 4 shared loads for 64 FMAs. A float4 of A in shared
+// memory must hold rows of one k, so A is transposed on its way there. But a load of A takes 2 wavefronts of shared
+// memory, and one of B takes 8, because lanes that lie 8 floats apart use half of the banks: 20 wavefronts a step.
+// Predicted x 1.1; measured x 1.26 at 2048.
+__global__ void __launch_bounds__(kSquareThreads, kTileBlocks) matmulRegTile2dVec4(Gemm g) {
+  __shared__ __align__(16) float tileA[kTileK][kTileM], tileB[kTileK][kTileN];
+  const int y = threadIdx.x / kSide * kThreadM, x = threadIdx.x % kSide * kThreadN;
+  const float* a = g.a + rows(blockIdx.y * kTileM, g.lda);
+  const float* b = g.b + blockIdx.x * kTileN;
+  float sum[kThreadM][kThreadN] = {};
+  for (int first = 0; first < g.k; first += kTileK) {
+    for (int pass = 0; pass < kTileM * kTileK; pass += 4 * kSquareThreads) {
+      const int i = pass + 4 * threadIdx.x;
+      float four[4];
+      readWide(four, a + rows(i / kTileK, g.lda) + first + i % kTileK, 4);
+      for (int e = 0; e < 4; ++e) tileA[i % kTileK + e][i / kTileK] = four[e];
+    }
+    for (int pass = 0; pass < kTileK * kTileN; pass += 4 * kSquareThreads) {
+      const int i = pass + 4 * threadIdx.x;
+      float four[4];
+      readWide(four, b + rows(first + i / kTileN, g.ldb) + i % kTileN, 4);
+      writeFour(&tileB[i / kTileN][i % kTileN], 1, four);
+    }
+    __syncthreads();
+#pragma unroll 2  // as rung 5, which it is compared with
+    for (int k = 0; k < kTileK; ++k) {
+      float inA[kThreadM], inB[kThreadN];
+      readWide(inA, &tileA[k][y], 4);
+      readWide(inB, &tileB[k][x], 4);
+      multiplyAdd(sum, inA, inB);
+    }
+    __syncthreads();
+  }
+  float* c = g.c + rows(blockIdx.y * kTileM + y, g.ldc) + blockIdx.x * kTileN + x;
+  for (int i = 0; i < kThreadM; ++i)
+    for (int j = 0; j < kThreadN; j += 4) writeFour(c + rows(i, g.ldc) + j, g.alpha, &sum[i][j]);
+}
+
+// ---- What the rungs above them are made of
+
+// Adds four values that writeSwapped stored.
+__device__ inline void addSwapped(float (&total)[4], const float4& four) {
+  total[0] += four.y;
+  total[1] += four.x;
+  total[2] += four.w;
+  total[3] += four.z;
+}
+
+// A block's work in rungs 7 and up, from a structure of named fields: kM x kN outputs, kWarpM x 64 a warp, 8 x kOutN a
+// thread; kK steps of k in each of kStages buffers, kBody of them written out in the body of the loop. With kSplitK
+// above 1 the block has so many times the warps, and each has its part of those steps. kAsyncA and kAsyncB: whether
+// copies of A and of B are asynchronous (cp.async). kByRows: whether the FMAs go by rows.
 template <class Sizes>
 struct Tile : Sizes {
   using Sizes::kM, Sizes::kN, Sizes::kK, Sizes::kOutN, Sizes::kSplitK, Sizes::kStages;
   static constexpr int kOutM = 8, kWide = 4, kSteps = kK / kSplitK;
   static constexpr int kLanesN = 64 / kOutN, kLanesM = 32 / kLanesN, kWarpM = kOutM * kLanesM;
   static constexpr int kWarpsM = kM / kWarpM, kWarpsN = kN / 64, kThreads = 32 * kWarpsM * kWarpsN * kSplitK;
-  // Registers allow 16 warps an SM with 8 x 8 outputs a thread, 8 with 8 x 16.
-  static constexpr int kBlocksPerSm = kOutN == 8 ? 512 / kThreads : 1;
   // Four floats of padding spread a warp's stores of A, which lies transposed, over 32 banks
   // and keep its rows aligned.
   static constexpr int kPitchA = kM + 4, kStageFloats = kK * (kPitchA + kN);
@@ -313,7 +486,9 @@ struct Tile : Sizes {
 
   static_assert(kOutN == 8 || kOutN == 16, "ThreadCoordinates maps 4 x 8 lanes or 8 x 4");
   static_assert(kM % kWarpM == 0 && kN % 64 == 0 && kK % (8 * kSplitK) == 0, "whole parts");
-  static_assert(kSharedBytes <= 64 << 10, "what a block may have on a T4");
+  static_assert(
+      Sizes::kBody % 2 == 0 && kSteps % Sizes::kBody == 0, "operands alternate between two sets of registers");
+  static_assert(kSharedBytes <= (Sizes::kNeeds < 90 ? 64 : 227) << 10, "what a block may have on a T4, on Hopper");
 };
 
 // A thread's part of k, and its first row and column in the tile. Lanes i and i ^ 1 share their rows,
@@ -333,6 +508,11 @@ struct ThreadCoordinates {
   }
 };
 
+// A block's part of a product: the tile of C in row y and column x of tiles, and the steps of k from firstK to lastK.
+struct Piece {
+  int x, y, firstK, lastK;
+};
+
 // Moves on to the next buffer; returns by how much pointers into the buffers move.
 template <class T>
 __device__ int nextBuffer(int& buffer) {
@@ -347,22 +527,22 @@ __device__ int nextBuffer(int& buffer) {
 template <class T>
 class TileLoader {
  public:
-  __device__ TileLoader(const Gemm& gemm, float* shared, int firstK, int lastK) : g(gemm) {
+  __device__ TileLoader(const Gemm& gemm, float* shared, const Piece& piece) : g(gemm) {
     const int passRow = threadIdx.x / kLanesK;
     const int passK = threadIdx.x % kLanesK * kWidthA + (kRowsA > T::kM ? passRow / T::kM * 8 : 0);
-    row = blockIdx.y * T::kM + passRow % T::kM;
+    row = piece.y * T::kM + passRow % T::kM;
     if constexpr (kGuard == Guard::kVectors) row = min(row, g.m - 1);
     k = passK;
-    fromA = g.a + rows(row, g.lda) + (firstK + passK);
+    fromA = g.a + rows(row, g.lda) + (piece.firstK + passK);
     toA = shared + passK * T::kPitchA + passRow % T::kM;
-    column = blockIdx.x * T::kN + threadIdx.x % kLanesN * kWidthB;
+    column = piece.x * T::kN + threadIdx.x % kLanesN * kWidthB;
     if constexpr (kGuard == Guard::kVectors) column = min(column, g.n - 4);
     rowB = threadIdx.x / kLanesN;
-    fromB = g.b + rows(firstK + rowB, g.ldb) + column;
+    fromB = g.b + rows(piece.firstK + rowB, g.ldb) + column;
     toB = shared + T::kK * T::kPitchA + threadIdx.x / kLanesN * T::kN + threadIdx.x % kLanesN * kWidthB;
-    left = lastK - firstK;
-    const bool inside = int(blockIdx.y + 1) * T::kM <= g.m && int(blockIdx.x + 1) * T::kN <= g.n;
-    guardBelow = inside ? T::kK : lastK + 1;
+    left = piece.lastK - piece.firstK;
+    const bool inside = (piece.y + 1) * T::kM <= g.m && (piece.x + 1) * T::kN <= g.n;
+    guardBelow = inside ? T::kK : piece.lastK + 1;
   }
 
   // Begins to load the next tile, if there is one, with zeros beyond k. Beyond m and n, where nothing
@@ -431,7 +611,8 @@ class TileLoader {
   static constexpr int kPassesA = T::kM * T::kK / (kWidthA * T::kThreads);
   static constexpr int kWidthB = kGuard == Guard::kScalars ? 1 : 4, kLanesN = T::kN / kWidthB;
   static constexpr int kRowsB = T::kThreads / kLanesN, kPassesB = T::kK / kRowsB;
-  static_assert(kGuard == Guard::kNone || (kAsyncB && (kGuard == Guard::kVectors ? kRowsA >= T::kM : kAsyncA)),
+  static_assert(kGuard == Guard::kNone || kGuard == Guard::kPacked ||
+          (kAsyncB && (kGuard == Guard::kVectors ? kRowsA >= T::kM : kAsyncA)),
       "guards: B is copied asynchronously; a thread has one row of A, or scalars");
   static_assert(kPassesA * kWidthA * T::kThreads == T::kM * T::kK && kPassesB * kRowsB == T::kK &&
           kRowsB * kLanesN == T::kThreads && (T::kM % kRowsA == 0 || kRowsA % T::kM == 0),
@@ -459,6 +640,18 @@ __device__ void multiplyTiles(TileLoader<T>& loader, const ThreadCoordinates<T>&
     float (&sum)[T::kOutM][T::kOutN]) {
   const float* a = shared + at.part * T::kSteps * T::kPitchA + at.row;
   const float* b = shared + T::kK * T::kPitchA + at.part * T::kSteps * T::kN + at.column;
+  float inA[2][T::kOutM], inB[2][T::kOutN];
+  // Multiplies by the operands in one set of registers while the other is filled with the next step's.
+  const auto multiply = [&](int set) {
+    if constexpr (T::kByRows)
+      multiplyAddByRows(sum, inA[set], inB[set]);
+    else
+      multiplyAdd(sum, inA[set], inB[set]);
+  };
+  const auto read = [&](int set, const float* fromA, const float* fromB) {
+    readWide(inA[set], fromA, 4 * T::kLanesM);
+    readWide(inB[set], fromB, 4 * T::kLanesN);
+  };
   if constexpr (T::kStages == 1) {
     for (int t = 0; t < tiles; ++t) {
       loader.start(true);
@@ -466,10 +659,8 @@ __device__ void multiplyTiles(TileLoader<T>& loader, const ThreadCoordinates<T>&
       __syncthreads();
 #pragma unroll
       for (int step = 0; step < T::kSteps; ++step) {
-        float inA[T::kOutM], inB[T::kOutN];
-        readWide(inA, a + step * T::kPitchA, 4 * T::kLanesM);
-        readWide(inB, b + step * T::kN, 4 * T::kLanesN);
-        multiplyAdd(sum, inA, inB);
+        read(0, a + step * T::kPitchA, b + step * T::kN);
+        multiply(0);
       }
       __syncthreads();
     }
@@ -478,26 +669,33 @@ __device__ void multiplyTiles(TileLoader<T>& loader, const ThreadCoordinates<T>&
     for (int stage = 0; stage < T::kStages - 1; ++stage) loader.start(stage < tiles);
     loader.finish();
     __syncthreads();
-    float inA[2][T::kOutM], inB[2][T::kOutN];
-    readWide(inA[0], a, 4 * T::kLanesM);
-    readWide(inB[0], b, 4 * T::kLanesN);
+    read(0, a, b);
     int buffer = 0;
     for (int t = 0; t < tiles; ++t) {
       loader.start(t + T::kStages - 1 < tiles);
+      const float *bodyA = a, *bodyB = b;
+#pragma unroll 1
+      for (int first = 0; first < T::kSteps - T::kBody; first += T::kBody) {
 #pragma unroll
-      for (int step = 0; step < T::kSteps; ++step) {
-        if (step == T::kSteps - 1) {
-          loader.finish();
-          __syncthreads();
-          const int offset = nextBuffer<T>(buffer);
-          a += offset;
-          b += offset;
+        for (int step = 0; step < T::kBody; ++step) {
+          read((step + 1) % 2, bodyA + (step + 1) * T::kPitchA, bodyB + (step + 1) * T::kN);
+          multiply(step % 2);
         }
-        const int next = (step + 1) % T::kSteps;
-        readWide(inA[(step + 1) % 2], a + next * T::kPitchA, 4 * T::kLanesM);
-        readWide(inB[(step + 1) % 2], b + next * T::kN, 4 * T::kLanesN);
-        multiplyAdd(sum, inA[step % 2], inB[step % 2]);
+        bodyA += T::kBody * T::kPitchA;
+        bodyB += T::kBody * T::kN;
       }
+#pragma unroll
+      for (int step = 0; step < T::kBody - 1; ++step) {
+        read((step + 1) % 2, bodyA + (step + 1) * T::kPitchA, bodyB + (step + 1) * T::kN);
+        multiply(step % 2);
+      }
+      loader.finish();
+      __syncthreads();
+      const int offset = nextBuffer<T>(buffer);
+      a += offset;
+      b += offset;
+      read(0, a, b);
+      multiply(1);
     }
   }
 }
@@ -506,7 +704,7 @@ __device__ void multiplyTiles(TileLoader<T>& loader, const ThreadCoordinates<T>&
 template <Guard kGuard>
 __device__ void storeFour(const Gemm& g, int row, int column, float by, const float* four) {
   float* to = g.c + rows(row, g.ldc) + column;
-  if (kGuard == Guard::kScalars) {
+  if (kGuard == Guard::kScalars || kGuard == Guard::kPacked) {
     for (int e = 0; e < 4; ++e)
       if (row < g.m && column + e < g.n) to[e] = by * four[e];
   } else if (kGuard == Guard::kNone || (row < g.m && column < g.n)) {
@@ -516,50 +714,61 @@ __device__ void storeFour(const Gemm& g, int row, int column, float by, const fl
 
 // Each part of k writes its sums to shared memory, and sumParts adds them, four at a time.
 template <class T>
-__device__ void shareSums(
-    float alpha, const float (&sum)[T::kOutM][T::kOutN], const ThreadCoordinates<T>& at, float* shared) {
+__device__ void shareSums(const float (&sum)[T::kOutM][T::kOutN], const ThreadCoordinates<T>& at, float* shared) {
   float* to = shared + (at.part * T::kM + at.row) * T::kN + at.column;
   __syncthreads();  // what lies there may still be read
   for (int i = 0; i < T::kOutM; ++i)
-    for (int j = 0; j < T::kOutN; j += 4) writeFour(to + T::rowOf(i) * T::kN + j * T::kLanesN, alpha, &sum[i][j]);
+    for (int j = 0; j < T::kOutN; j += 4) writeSwapped(to + T::rowOf(i) * T::kN + j * T::kLanesN, &sum[i][j]);
   __syncthreads();
 }
 
 template <class T>
 __device__ void sumParts(float (&total)[4], const float* shared, int i) {
-  readWide(total, shared + i, 4);
-  for (int part = 1; part < T::kSplitK; ++part) {
-    float four[4];
-    readWide(four, shared + part * T::kM * T::kN + i, 4);
-    for (int e = 0; e < 4; ++e) total[e] += four[e];
-  }
+  for (float& value : total) value = 0;
+  for (int part = 0; part < T::kSplitK; ++part)
+    addSwapped(total, *reinterpret_cast<const float4*>(shared + part * T::kM * T::kN + i));
 }
 
-template <class T>
-__device__ void storeShared(const Gemm& g, int i, const float (&four)[4]) {
-  storeFour<T::kGuard>(g, blockIdx.y * T::kM + i / T::kN, blockIdx.x * T::kN + i % T::kN, 1, four);
+// Calls use(n, row, column) for the n-th four outputs of a tile that are this thread's to store.
+template <class T, class Use>
+__device__ void forEachFour(const ThreadCoordinates<T>& at, Use use) {
+  if constexpr (T::kSplitK == 1) {
+    for (int i = 0; i < T::kOutM; ++i)
+      for (int j = 0; j < T::kOutN; j += 4)
+        use((i * T::kOutN + j) / 4, at.row + T::rowOf(i), at.column + j * T::kLanesN);
+  } else {
+    constexpr int kPass = 4 * T::kThreads;
+    for (int n = 0; n < T::kM * T::kN / kPass; ++n) {
+      const int i = n * kPass + 4 * threadIdx.x;
+      use(n, i / T::kN, i % T::kN);
+    }
+  }
 }
 
 // Outputs into C. The multiplication by alpha keeps the sums out of the aligned quads of registers
 // that a float4 store of them would force: there sum[i][j] and b[j] share a bank, and an FMA runs at
 // half rate.
 template <class T>
-__device__ void storeTile(
-    const Gemm& g, const float (&sum)[T::kOutM][T::kOutN], const ThreadCoordinates<T>& at, float* shared) {
-  if constexpr (T::kSplitK == 1) {
-    const int row = blockIdx.y * T::kM + at.row;
-    const int column = blockIdx.x * T::kN + at.column;
-    for (int i = 0; i < T::kOutM; ++i)
-      for (int j = 0; j < T::kOutN; j += 4)
-        storeFour<T::kGuard>(g, row + T::rowOf(i), column + j * T::kLanesN, g.alpha, &sum[i][j]);
-  } else {
-    shareSums<T>(g.alpha, sum, at, shared);
-    for (int i = 4 * threadIdx.x; i < T::kM * T::kN; i += 4 * T::kThreads) {
+__device__ void storeTile(const Gemm& g, const Piece& piece, const float (&sum)[T::kOutM][T::kOutN],
+    const ThreadCoordinates<T>& at, float* shared) {
+  if constexpr (T::kSplitK > 1) shareSums<T>(sum, at, shared);
+  forEachFour<T>(at, [&](int n, int row, int column) {
+    const int y = piece.y * T::kM + row, x = piece.x * T::kN + column;
+    if constexpr (T::kSplitK == 1) {
+      storeFour<T::kGuard>(g, y, x, g.alpha, &sum[n * 4 / T::kOutN][n * 4 % T::kOutN]);
+    } else {
       float four[4];
-      sumParts<T>(four, shared, i);
-      storeShared<T>(g, i, four);
+      sumParts<T>(four, shared, row * T::kN + column);
+      storeFour<T::kGuard>(g, y, x, g.alpha, four);
     }
-  }
+  });
+}
+
+template <class T>
+__device__ void multiplyPiece(const Gemm& g, const Piece& piece, const ThreadCoordinates<T>& at, float* shared,
+    float (&sum)[T::kOutM][T::kOutN]) {
+  TileLoader<T> loader(g, shared, piece);
+  multiplyTiles<T>(loader, at, shared, (piece.lastK - piece.firstK + T::kK - 1) / T::kK, sum);
 }
 
 template <class T>
@@ -567,22 +776,110 @@ __device__ void multiplyTiled(const Gemm& g) {
   extern __shared__ float4 dynamicShared[];
   float* shared = reinterpret_cast<float*>(dynamicShared);
   const ThreadCoordinates<T> at;
-  TileLoader<T> loader(g, shared, 0, g.k);
+  const Piece piece = {int(blockIdx.x), int(blockIdx.y), 0, g.k};
   float sum[T::kOutM][T::kOutN] = {};
-  multiplyTiles<T>(loader, at, shared, (g.k + T::kK - 1) / T::kK, sum);
-  storeTile<T>(g, sum, at, shared);
+  multiplyPiece<T>(g, piece, at, shared, sum);
+  storeTile<T>(g, piece, sum, at, shared);
+}
+
+// What a block knows of the tiles that are cut: `units` steps of kK, those of one tile after those of another, of which
+// each of `parts` blocks takes as many as the others, give or take one.
+struct Cut {
+  int steps, parts;  // of a tile; of all
+  int64_t units;
+
+  __device__ int begin(int part) const { return int(units * part / parts); }
+  // The part that has a unit.
+  __device__ int partOf(int64_t unit) const { return int(((unit + 1) * parts - 1) / units); }
+};
+
+// Leaves this block's sums of a cut tile in the workspace. Of the blocks that share the tile, the last to arrive reads
+// all of them, adds them in the order of k and stores the tile: none waits, and the order of adding is always the same.
+// Only the first part of a tile can be the second piece of its block, so two places a block are enough.
+template <class T>
+__device__ void storeShare(const Gemm& g, const Piece& piece, const Cut& cut, int tile, int part,
+    const float (&sum)[T::kOutM][T::kOutN], const ThreadCoordinates<T>& at, float* shared) {
+  const int first = cut.partOf(int64_t(tile) * cut.steps), last = cut.partOf(int64_t(tile + 1) * cut.steps - 1);
+  const auto placeOf = [&](int of) {
+    return g.last.sums + (size_t(2) * of + (of == first)) * T::kM * T::kN + 4 * threadIdx.x;
+  };
+  if constexpr (T::kSplitK > 1) shareSums<T>(sum, at, shared);
+  float* const mine = placeOf(part);
+  forEachFour<T>(at, [&](int n, int row, int column) {
+    float* to = mine + n * 4 * T::kThreads;
+    if constexpr (T::kSplitK == 1) {
+      writeSwapped(to, &sum[n * 4 / T::kOutN][n * 4 % T::kOutN]);
+    } else {
+      float four[4];
+      sumParts<T>(four, shared, row * T::kN + column);
+      writeSwapped(to, four);
+    }
+  });
+  __threadfence();
+  __syncthreads();
+  // Nobody needs the tiles any more; a variable of its own would be more shared memory than a T4 has.
+  int* const isLast = reinterpret_cast<int*>(shared);
+  if (threadIdx.x == 0) *isLast = atomicAdd(&g.last.arrived[tile], 1u) == unsigned(last - first);
+  __syncthreads();
+  if (*isLast == 0) return;
+  __threadfence();
+  forEachFour<T>(at, [&](int n, int row, int column) {
+    float total[4] = {};
+    for (int of = first; of <= last; ++of) {
+      addSwapped(total, __ldcg(reinterpret_cast<const float4*>(placeOf(of) + n * 4 * T::kThreads)));
+    }
+    storeFour<T::kGuard>(g, piece.y * T::kM + row, piece.x * T::kN + column, g.alpha, total);
+  });
+  if (threadIdx.x == 0) g.last.arrived[tile] = 0;  // for the next launch
+}
+
+// As multiplyTiled, but the tiles that do not fill a wave are cut along k, so that every SM has as much of them. The
+// first g.last.whole blocks have a tile each, the others a share of the rest: the end of a tile, the start of another.
+template <class T>
+__device__ void multiplyBalanced(const Gemm& g) {
+  extern __shared__ float4 dynamicShared[];
+  float* shared = reinterpret_cast<float*>(dynamicShared);
+  const ThreadCoordinates<T> at;
+  const int across = (g.n + T::kN - 1) / T::kN, tiles = across * ((g.m + T::kM - 1) / T::kM);
+  const int steps = (g.k + T::kK - 1) / T::kK, whole = g.last.whole;
+  const Cut cut = {steps, int(gridDim.x) - whole, int64_t(tiles - whole) * steps};
+  const int part = int(blockIdx.x) - whole;
+  int unit = part < 0 ? 0 : cut.begin(part);
+  const int end = part < 0 ? steps : cut.begin(part + 1);
+  while (unit < end) {
+    const int tile = part < 0 ? int(blockIdx.x) : whole + unit / steps;
+    const int first = unit % steps, last = min(steps, first + end - unit);
+    const Piece piece = {tile % across, tile / across, first * T::kK, min(last * T::kK, g.k)};
+    float sum[T::kOutM][T::kOutN] = {};
+    multiplyPiece<T>(g, piece, at, shared, sum);
+    if (last - first == steps)
+      storeTile<T>(g, piece, sum, at, shared);
+    else
+      storeShare<T>(g, piece, cut, tile - whole, part, sum, at, shared);
+    unit += last - first;
+    __syncthreads();  // the next piece's tiles come where this one's are
+  }
 }
 
 // ---- Rungs 7 and up
 
-#define BOUNDS_OF(Sizes) __launch_bounds__(Tile<Sizes>::kThreads, Tile<Sizes>::kBlocksPerSm)
+// Where an SM has 100 KiB of shared memory, it holds one block of more than half of it, which may have all registers.
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ == 1200)
+#define BLOCKS_OF(Sizes) (Tile<Sizes>::kSharedBytes > 50 << 10 ? 1 : Tile<Sizes>::kBlocksPerSm)
+#else
+#define BLOCKS_OF(Sizes) Tile<Sizes>::kBlocksPerSm
+#endif
+#define BOUNDS_OF(Sizes) __launch_bounds__(Tile<Sizes>::kThreads, BLOCKS_OF(Sizes))
 
 // Rung 7, conflict-free lanes: warps own 32 x 64 outputs and read 96 values a step where rung 6's
 // read 144, lanes share loads in pairs, A's stores do not collide. Predicted x 1.3, measured
 // x 1.34 at 2048.
 struct WarpTiles {
-  static constexpr int kM = 128, kN = 128, kK = 8, kOutN = 8, kSplitK = 1, kStages = 1;
-  static constexpr bool kAsyncA = false, kAsyncB = false;
+  static constexpr int kM = 128, kN = 128, kK = 8, kOutN = 8, kSplitK = 1, kStages = 1, kBody = 8;
+  static constexpr int kBlocksPerSm = 2;  // that registers are kept free for
+  static constexpr int kNeeds = 0;  // the compute capability that its code must be compiled for; 0: any
+  static constexpr int kLeastK = 0;  // of a tile that multiplyBalanced cuts; 0: it cuts none
+  static constexpr bool kAsyncA = false, kAsyncB = false, kByRows = false;
   static constexpr Guard kGuard = Guard::kNone;
 };
 __global__ void BOUNDS_OF(WarpTiles) matmulWarpTiles(Gemm g) { multiplyTiled<Tile<WarpTiles>>(g); }
@@ -595,34 +892,67 @@ struct DoubleBuffered : WarpTiles {
 };
 __global__ void BOUNDS_OF(DoubleBuffered) matmulDoubleBuffered(Gemm g) { multiplyTiled<Tile<DoubleBuffered>>(g); }
 
-// Rung 9, split-K inside a block: at 1024, 128 x 128 tiles are 64 blocks for 132 SMs; 64 x 64 are 256, and four parts
-// of k give each 8 warps. Predicted x 2 at 1024, x 0.9 from 2048 on (less reuse); measured x 2.01 and, at 2048, x 0.93.
-// Here ends what sm_75 can do.
+// Rung 9, 8 x 16 outputs a thread: a scheduler issues one instruction a clock, and a 128-bit shared load takes three to
+// four of its slots (the rows fma-loads-* of the table). 8 x 8 outputs spend 4 loads on 64 FMAs, 8 x 16 spend 6 on 128.
+// A warp's tile is 64 x 64, so a block of 128 x 128 is 128 threads, two blocks an SM. Predicted x 1.06 from 2048,
+// measured @9@.
+struct WideThreads : DoubleBuffered {
+  static constexpr int kOutN = 16;
+};
+__global__ void BOUNDS_OF(WideThreads) matmulWideThreads(Gemm g) { multiplyTiled<Tile<WideThreads>>(g); }
+
+// Rung 10, banks and balance. The register file has two banks, and an FMA waits where two of its operands come from
+// one: of rung 9's, ptxas leaves 14 % so. Here FMAs go by rows, the sums lie in the bank that B's operand does not
+// (writeSwapped), and a short body of two steps keeps the loads where the source has them: 3 % are left in it. And the
+// last wave: at 8192, 2048 blocks of 128 x 256 are 15.5 waves of 132, so that 3 % of the SMs' time is lost; the tiles
+// that are over are cut along k. Predicted x 1.04 at 4096 and 8192; measured @10@.
+struct Balanced : WideThreads {
+  static constexpr int kN = 256, kK = 16, kBody = 2, kBlocksPerSm = 1;
+  static constexpr int kLeastK = 2048;  // below, exchanging sums costs more than it saves
+  static constexpr bool kByRows = true;
+};
+__global__ void BOUNDS_OF(Balanced) matmulBalanced(Gemm g) { multiplyBalanced<Tile<Balanced>>(g); }
+
+// Rung 11, split-K inside a block: at 1024, 128 x 128 tiles are 64 blocks for 132 SMs; 64 x 64 are 256, and four parts
+// of k give each 8 warps. Predicted x 2 at 1024 over rung 8, x 0.9 from 2048 on (less reuse); measured @11@.
 struct SplitK : DoubleBuffered {
-  static constexpr int kM = 64, kN = 64, kK = 32, kSplitK = 4;
+  static constexpr int kM = 64, kN = 64, kK = 32, kSplitK = 4, kBody = 8;
+  static constexpr bool kByRows = true;
 };
 __global__ void BOUNDS_OF(SplitK) matmulSplitK(Gemm g) { multiplyTiled<Tile<SplitK>>(g); }
 
-// Rung 10, 8 x 16 outputs, cp.async for B: a scheduler issues one instruction a clock, and 8 x 8
-// outputs spend 4 loads on 64 FMAs, at most 94 %; 8 x 16 spend 6 on 128, 95.5 %. (On a T4 an FMA
-// takes two clocks: 8 x 8 suffices.) Predicted x 1.04 from 2048, measured x 1.07 there and x 1.04 at 8192.
-struct WideTile : DoubleBuffered {
-  static constexpr int kN = 256, kOutN = 16;
+// Rung 12, small tiles: at 512 even 64 x 64 tiles are only 64 blocks; 32 x 64 are 128, with eight parts of k each. A
+// block has 64 KiB of shared memory, all that an SM of a T4 has. Predicted x 1.7 at 512, measured @12@. Here ends what
+// sm_75 can do.
+struct SmallTiles : SplitK {
+  static constexpr int kM = 32, kK = 64, kSplitK = 8, kBody = 2, kBlocksPerSm = 1;
+};
+__global__ void BOUNDS_OF(SmallTiles) matmulSmallTiles(Gemm g) { multiplyTiled<Tile<SmallTiles>>(g); }
+
+// Rung 13, cp.async for B (sm_80): rung 9 in blocks of 128 x 256, whose tiles of B need no registers on their way.
+// Predicted x 1.02 over rung 9 at 2048, where rung 10 has nothing to balance; measured @13@.
+struct AsyncWide : WideThreads {
+  static constexpr int kN = 256, kBlocksPerSm = 1, kNeeds = 80;
   static constexpr bool kAsyncB = true;
 };
-__global__ void BOUNDS_OF(WideTile) matmulWideTile(Gemm g) { multiplyTiled<Tile<WideTile>>(g); }
+__global__ void BOUNDS_OF(AsyncWide) matmulAsyncWide(Gemm g) { multiplyTiled<Tile<AsyncWide>>(g); }
 
-// Rung 11, two tiles ahead, all by cp.async, where few warps hide latency. Predicted x 1.05 to 1024, measured x 1.25 at
-// 512 and x 1.02 at 1024.
+// Rung 14, two tiles ahead, all by cp.async, where few warps hide latency: rung 11 with three buffers. Predicted x 1.05
+// to 1024, measured @14@.
 struct TwoAhead : SplitK {
-  static constexpr int kStages = 3;
+  static constexpr int kStages = 3, kBody = 2, kNeeds = 80;
   static constexpr bool kAsyncA = true, kAsyncB = true;
 };
 __global__ void BOUNDS_OF(TwoAhead) matmulTwoAhead(Gemm g) { multiplyTiled<Tile<TwoAhead>>(g); }
 
-// Rung 12, thread-block clusters (sm_90): at 512 even 64 x 64 tiles are only 64 blocks. Here two
-// blocks share a tile, each takes half of k and sends half a tile of sums into the other's shared
-// memory. Predicted x 2 at 512, measured x 1.54.
+// Rung 15, thread-block clusters (sm_90), for 512: two blocks share a 64 x 64 tile, each takes half of k and sends half
+// a tile of sums into the other's shared memory. Four buffers of 64 steps hold all of a block's half at 512. And the
+// next launch may begin while this one ends (programmatic dependent launch): its blocks start up and wait for the data
+// alone. One block takes more than half of an SM's shared memory, or those early blocks would pile up beside it.
+// Predicted x 1.2 at 512 over rung 12, measured @15@.
+struct Cluster : TwoAhead {
+  static constexpr int kStages = 5, kBody = 8, kBlocksPerSm = 1, kNeeds = 90;
+};
 constexpr int kCluster = 2;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 #define CLUSTER __cluster_dims__(1, 1, kCluster)
@@ -630,9 +960,10 @@ constexpr int kCluster = 2;
 #define CLUSTER
 #endif
 
-__global__ void CLUSTER __launch_bounds__(Tile<TwoAhead>::kThreads, 1) matmulCluster([[maybe_unused]] Gemm g) {
+__global__ void CLUSTER BOUNDS_OF(Cluster) matmulCluster([[maybe_unused]] Gemm g) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  using T = Tile<TwoAhead>;
+  using T = Tile<Cluster>;
+  cudaTriggerProgrammaticLaunchCompletion();
   extern __shared__ float4 dynamicShared[];
   float* shared = reinterpret_cast<float*>(dynamicShared);
   const cooperative_groups::cluster_group cluster = cooperative_groups::this_cluster();
@@ -643,10 +974,11 @@ __global__ void CLUSTER __launch_bounds__(Tile<TwoAhead>::kThreads, 1) matmulClu
   cluster.barrier_arrive();
   const ThreadCoordinates<T> at;
   const int depth = g.k / kCluster;
-  TileLoader<T> loader(g, shared, mine * depth, (mine + 1) * depth);
+  const Piece piece = {int(blockIdx.x), int(blockIdx.y), mine * depth, (mine + 1) * depth};
   float sum[T::kOutM][T::kOutN] = {}, four[4], more[4];
-  multiplyTiles<T>(loader, at, shared, depth / T::kK, sum);
-  shareSums<T>(g.alpha, sum, at, shared);
+  cudaGridDependencySynchronize();
+  multiplyPiece<T>(g, piece, at, shared, sum);
+  shareSums<T>(sum, at, shared);
   cluster.barrier_wait();  // by now the other block has started
   for (int i = 4 * threadIdx.x; i < kHalf; i += 4 * T::kThreads) {
     sumParts<T>(four, shared, (1 - mine) * kHalf + i);
@@ -654,33 +986,76 @@ __global__ void CLUSTER __launch_bounds__(Tile<TwoAhead>::kThreads, 1) matmulClu
   }
   cluster.sync();
   for (int i = 4 * threadIdx.x; i < kHalf; i += 4 * T::kThreads) {
-    sumParts<T>(four, shared, mine * kHalf + i);
+    const int mineAt = mine * kHalf + i;
+    sumParts<T>(four, shared, mineAt);
     readWide(more, inbox + i, 4);
     for (int e = 0; e < 4; ++e) four[e] += more[e];
-    storeShared<T>(g, mine * kHalf + i, four);
+    storeFour<T::kGuard>(g, piece.y * T::kM + mineAt / T::kN, piece.x * T::kN + mineAt % T::kN, g.alpha, four);
   }
 #endif
 }
 
-// The guarded kernels take any m, n, k >= 1 that their alignment allows. Predicted price 2 %, of scalars 8 %;
-// measured at 2048 2 % and 10 %.
-struct GuardedVectors : WideTile {
+// ---- Any shape
+
+// The guarded kernels take any m, n, k >= 1 that their alignment allows. Rung 13 with guards: predicted price 2 %,
+// measured @G1@ at 2048.
+struct GuardedVectors : AsyncWide {
+  static constexpr int kNeeds = 0;
   static constexpr Guard kGuard = Guard::kVectors;
 };
 __global__ void BOUNDS_OF(GuardedVectors) matmulGuardedVectors(Gemm g) { multiplyTiled<Tile<GuardedVectors>>(g); }
 
-struct GuardedScalars : DoubleBuffered {
-  static constexpr int kK = 16, kStages = 3;
-  static constexpr bool kAsyncA = true, kAsyncB = true;
-  static constexpr Guard kGuard = Guard::kScalars;
+// Where rows are not aligned, no float4 can be loaded from them. A copy of A and of B whose rows are, filled up with
+// zeros to whole tiles, lets rung 10 do the rest with guards for C alone. Copying moves 16 bytes for 2 n or 2 m FMAs:
+// at 4097 x 4095 x 4093 predicted 2 % of the time. Together measured @G2@.
+struct Packed : Balanced {
+  static constexpr Guard kGuard = Guard::kPacked;
 };
-__global__ void BOUNDS_OF(GuardedScalars) matmulGuardedScalars(Gemm g) { multiplyTiled<Tile<GuardedScalars>>(g); }
+__global__ void BOUNDS_OF(Packed) matmulPacked(Gemm g) { multiplyBalanced<Tile<Packed>>(g); }
 
+constexpr int kPackThreads = 256;
+__global__ void __launch_bounds__(kPackThreads)
+    packMatrix(const float* from, int height, int width, int ldFrom, float* to, int ldTo) {
+  const int row = blockIdx.x, column = 4 * (blockIdx.y * kPackThreads + threadIdx.x);
+  if (column >= ldTo) return;
+  float four[4];
+  for (int e = 0; e < 4; ++e) four[e] = row < height && column + e < width ? from[rows(row, ldFrom) + column + e] : 0;
+  writeFour(to + rows(row, ldTo) + column, 1, four);
+}
+
+// Rung 11 with scalar guards, and all of its tiles may be cut: few outputs and a long k keep all SMs busy.
 struct GuardedSmall : SplitK {
+  static constexpr int kLeastK = 256, kBody = 2;
   static constexpr bool kAsyncA = true, kAsyncB = true;
   static constexpr Guard kGuard = Guard::kScalars;
 };
-__global__ void BOUNDS_OF(GuardedSmall) matmulGuardedSmall(Gemm g) { multiplyTiled<Tile<GuardedSmall>>(g); }
+__global__ void BOUNDS_OF(GuardedSmall) matmulGuardedSmall(Gemm g) { multiplyBalanced<Tile<GuardedSmall>>(g); }
+
+// A matrix times few columns is bound by reading the matrix: a tile would be nearly empty. A block has a row of A and
+// up to kFew columns, and its threads share k.
+constexpr int kFew = 8, kFewThreads = 256;
+__global__ void __launch_bounds__(kFewThreads) matmulFewColumns(Gemm g) {
+  __shared__ float parts[kFewThreads / 32][kFew];
+  const int row = blockIdx.y, first = blockIdx.x * kFew, columns = min(kFew, g.n - first);
+  const float* a = g.a + rows(row, g.lda);
+  const float* b = g.b + first;
+  float sum[kFew] = {};
+#pragma unroll 4
+  for (int k = threadIdx.x; k < g.k; k += kFewThreads) {
+    const float element = a[k];
+    for (int j = 0; j < kFew; ++j)
+      if (j < columns) sum[j] = fmaf(element, b[rows(k, g.ldb) + j], sum[j]);
+  }
+  for (int j = 0; j < kFew; ++j) {
+    for (int distance = 16; distance > 0; distance /= 2) sum[j] += __shfl_xor_sync(0xFFFFFFFFu, sum[j], distance);
+    if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32][j] = sum[j];
+  }
+  __syncthreads();
+  if (int(threadIdx.x) >= columns) return;
+  float total = 0;
+  for (int warp = 0; warp < kFewThreads / 32; ++warp) total += parts[warp][threadIdx.x];
+  g.c[rows(row, g.ldc) + first + threadIdx.x] = g.alpha * total;
+}
 
 // common: harness
 // ---- The harness, the same in every day: skip it
@@ -1824,10 +2199,13 @@ enum class Role {
 // What a block of a kernel does, and what it takes to do it.
 struct BlockShape {
   int m, n, k;  // it makes m x n outputs; the inner dimension is a whole number of k
-  int blocks;  // that share the outputs
-  int threads, sharedBytes;  // shared memory beyond the static arrays
-  int loadFloats;  // in a load from shared memory
-  double loadsPerFma;  // from shared memory
+  int threads, sharedBytes = 0;  // shared memory beyond the static arrays
+  double loadsPerFma = 0;  // from shared memory, as the source has them
+  double issuedLoads = 0, wavefronts = 0;  // of shared memory, for an FMA, as the card executes them
+  int blocks = 1;  // that share the outputs
+  int perSm = 1;  // blocks an SM that it is built for
+  int leastK = 0;  // of a tile that is cut; 0: none is
+  bool overlaps = false;  // whether it may begin while the launch before it ends
 };
 
 struct Row {
@@ -1837,41 +2215,78 @@ struct Row {
   Guard guard = Guard::kScalars;  // what shapes it takes
   BlockShape block = {};
   int needs = 0;  // the compute capability that its code must be compiled for; 0: any
-  double rate = 0;  // share of the FMA ceiling in full waves on an H200; 0: never chosen
+  double rate = 0;  // share of the FMA ceiling on an H200 where all SMs have work; 0: never chosen
 };
 
 bool isKernel(const Row& row) { return row.role == Role::kKernel || row.role == Role::kGuarded; }
 bool isLibrary(const Row& row) { return row.role == Role::kLibrary || row.role == Role::kLibraryPedantic; }
 
-template <class T>
-Row rowOf(const char* variant, const char* symbol, void (*kernel)(Gemm), int needs, double rate, int blocks = 1) {
-  const double loads = 1.0 * (T::kOutM + T::kOutN) / T::kWide / (T::kOutM * T::kOutN);
-  const BlockShape block = {T::kM, T::kN, T::kK * blocks, blocks, T::kThreads, T::kSharedBytes, T::kWide, loads};
-  return {T::kGuard == Guard::kNone ? Role::kKernel : Role::kGuarded, variant, symbol, kernel, T::kGuard, block, needs,
-      rate};
-}
 #define KERNEL(kernel) #kernel, kernel  // its symbol, and itself
 
+// Rungs 1 to 6, whose tiles are constants of their own and no structure that rowOf could take.
+Row earlyRow(const char* variant, const char* symbol, void (*kernel)(Gemm), const BlockShape& block) {
+  return {Role::kKernel, variant, symbol, kernel, Guard::kNone, block};
+}
+
+// Lanes in pairs share their addresses: a load of 128 bits takes 2 wavefronts.
+template <class Sizes>
+Row rowOf(const char* variant, const char* symbol, void (*kernel)(Gemm), double rate = 0) {
+  using T = Tile<Sizes>;
+  const double loads = 1.0 * (T::kOutM + T::kOutN) / T::kWide / (T::kOutM * T::kOutN);
+  const int blocks = T::kNeeds >= 90 ? kCluster : 1;
+  const BlockShape block = {T::kM, T::kN, T::kK * blocks, T::kThreads, T::kSharedBytes, loads, loads, 2 * loads, blocks,
+      T::kBlocksPerSm, T::kLeastK, T::kNeeds >= 90};
+  return {T::kGuard == Guard::kNone ? Role::kKernel : Role::kGuarded, variant, symbol, kernel, T::kGuard, block,
+      T::kNeeds, rate};
+}
+
+// The last number of a row is its rate, which sgemm() chooses by. day44-matmul/rates.py takes it from the recorded run:
+// the best that the kernel did at any shape, as a share of the FMA ceiling, over the share of the SMs that had work.
 vector<Row> makeRows() {
+  // What nvcc makes of the loads of rungs 3 to 6, for an FMA: loads, and wavefronts of loads and stores together,
+  // counted on an H200 (profile/h200/day44-counters*.csv). It joins loads of neighbouring steps, and banks conflict.
+  constexpr double kSquareLoads = 1.0 * (kThreadM + kThreadN) / (kThreadM * kThreadN);
   return {
-      rowOf<SharedTile>("3 shared tile", KERNEL(matmulSharedTiled), 0, 0),
-      rowOf<RegTile1d>("4 column of 8", KERNEL(matmulRegTile1d), 0, 0),
-      rowOf<RegTile2d>("5 square of 8 x 8", KERNEL(matmulRegTile2d), 0, 0),
-      rowOf<RegTile2dVec4>("6 float4", KERNEL(matmulRegTile2dVec4), 0, 0),
-      rowOf<Tile<WarpTiles>>("7 warp tiles", KERNEL(matmulWarpTiles), 0, 0),
-      rowOf<Tile<DoubleBuffered>>("8 double buffers", KERNEL(matmulDoubleBuffered), 0, 0.76),
-      rowOf<Tile<SplitK>>("9 split-K in a block", KERNEL(matmulSplitK), 0, 0.66),
-      rowOf<Tile<WideTile>>("10 8 x 16, cp.async", KERNEL(matmulWideTile), 80, 0.8),
-      rowOf<Tile<TwoAhead>>("11 two tiles ahead", KERNEL(matmulTwoAhead), 80, 0.68),
-      rowOf<Tile<TwoAhead>>("12 clusters", KERNEL(matmulCluster), 90, 0.6, kCluster),
-      rowOf<Tile<GuardedVectors>>("guarded, float4", KERNEL(matmulGuardedVectors), 0, 0.77),
-      rowOf<Tile<GuardedScalars>>("guarded, scalars", KERNEL(matmulGuardedScalars), 0, 0.7),
-      rowOf<Tile<GuardedSmall>>("guarded, small", KERNEL(matmulGuardedSmall), 0, 0.55),
+      earlyRow("1 uncoalesced", KERNEL(matmulUncoalesced), {kSide, kSide, 1, kSquareThreads}),
+      earlyRow("2 coalesced", KERNEL(matmulCoalesced), {kSide, kSide, 1, kSquareThreads}),
+      earlyRow("3 shared tile", KERNEL(matmulSharedTiled), {kSide, kSide, kSide, kSquareThreads, 0, 2, 1.25, 1.63}),
+      earlyRow("4 column of 8", KERNEL(matmulRegTile1d),
+          {kColumnM, kColumnN, kTileK, kColumnThreads, 0, (kThreadM + 1.0) / kThreadM, 0.375, 0.66}),
+      earlyRow("5 square of 8 x 8", KERNEL(matmulRegTile2d),
+          {kTileM, kTileN, kTileK, kSquareThreads, 0, kSquareLoads, 0.094, 0.39}),
+      earlyRow("6 float4", KERNEL(matmulRegTile2dVec4),
+          {kTileM, kTileN, kTileK, kSquareThreads, 0, kSquareLoads / 4, 0.0625, 0.34}),
+      rowOf<WarpTiles>("7 warp tiles", KERNEL(matmulWarpTiles)),
+      rowOf<DoubleBuffered>("8 double buffers", KERNEL(matmulDoubleBuffered), 0.797),
+      rowOf<WideThreads>("9 8 x 16 outputs", KERNEL(matmulWideThreads), 0.815),
+      rowOf<Balanced>("10 banks and balance", KERNEL(matmulBalanced), 0.82),
+      rowOf<SplitK>("11 split-K in a block", KERNEL(matmulSplitK), 0.725),
+      rowOf<SmallTiles>("12 small tiles", KERNEL(matmulSmallTiles), 0.541),
+      rowOf<AsyncWide>("13 8 x 16, cp.async", KERNEL(matmulAsyncWide), 0.831),
+      rowOf<TwoAhead>("14 two tiles ahead", KERNEL(matmulTwoAhead), 0.694),
+      rowOf<Cluster>("15 clusters", KERNEL(matmulCluster), 0.594),
+      rowOf<GuardedVectors>("guarded, float4", KERNEL(matmulGuardedVectors), 0.81),
+      rowOf<Packed>("packed", KERNEL(matmulPacked), 0.769),
+      rowOf<GuardedSmall>("guarded, small", KERNEL(matmulGuardedSmall), 0.56),
+      {Role::kGuarded, "few columns", KERNEL(matmulFewColumns), Guard::kFewColumns, {1, kFew, 1, kFewThreads}, 0, 0.11},
       {Role::kDispatch, "sgemm()", "sgemm"},
       {Role::kLibrary, "cuBLAS", "cublasGemmEx"},
       {Role::kLibraryPedantic, "cuBLAS, pedantic", "cublasGemmEx"},
   };
 }
+
+// Device memory for what a product needs beside its matrices; one product at a time may use it.
+struct Workspace {
+  float* sums;  // LastWave::sums
+  unsigned* arrived;
+  float* packed;  // copies of A and B with aligned rows
+  size_t packedFloats;
+};
+
+// Of a loop of FMAs beside shared loads: the loads for an FMA, and the time of one over that of an FMA alone.
+struct BesideLoads {
+  double loadsPerFma, time;
+};
 
 // What a run works with, and what it found out about the card.
 struct Context {
@@ -1881,8 +2296,11 @@ struct Context {
   cudaStream_t stream;
   cublasHandle_t cublas;
   vector<Row> rows;
+  Workspace work = {};
+  bool cutsOften = false;  // checks alone: even small products have tiles that are cut, and some that are not
   string notFp32 = "";  // the environment variable, if one is set, that lets cuBLAS compute in another format
   double peak = HUGE_VAL;  // the FMA ceiling, GFLOP/s
+  vector<BesideLoads> beside = {};  // what shared loads leave of it
 };
 
 const Row& onlyRow(Role role, const Context& context) {
@@ -1904,38 +2322,114 @@ string leftOut(const Context& context) {
 bool isAligned(const Gemm& g) {
   return (uintptr_t(g.a) | uintptr_t(g.b) | uintptr_t(g.c)) % 16 == 0 && (g.lda | g.ldb | g.ldc | g.k | g.n) % 4 == 0;
 }
-bool fits(const Row& row, const Gemm& g) {
-  if (row.guard == Guard::kScalars) return true;
+int roundUp(int value, int to) { return ceilDivide(value, to) * to; }
+
+constexpr int kFewSlots = 3;  // blocks in a wave, where Context::cutsOften
+
+// A and B as Guard::kPacked wants them: rows of whole tiles.
+size_t packedFloats(const Row& row, const Shape& g) {
+  const int depth = roundUp(g.k, row.block.k);
+  return rows(roundUp(g.m, row.block.m), depth) + rows(depth, roundUp(g.n, row.block.n));
+}
+
+// How many floats and counters the rows need, for any shape up to the first of kTimedRagged.
+struct WorkspaceSize {
+  size_t sums = 0, arrived = 0, packed = 0;
+  size_t bytes() const { return sizeof(float) * (sums + packed) + sizeof(unsigned) * arrived; }
+};
+WorkspaceSize workspaceOf(const Context& context) {
+  WorkspaceSize size;
+  for (const Row& row : context.rows) {
+    const size_t slots = row.block.leastK > 0 ? std::max(kFewSlots, context.sms * row.block.perSm) : 0;
+    size.sums = std::max(size.sums, 2 * slots * row.block.m * row.block.n);
+    size.arrived = std::max(size.arrived, slots);
+    if (row.guard == Guard::kPacked) size.packed = packedFloats(row, kTimedRagged[0]);
+  }
+  return size;
+}
+
+// Which tiles have a block of their own, and how many blocks share the others; see multiplyBalanced.
+struct Shares {
+  int whole, parts, tiles;
+};
+Shares sharesOf(const Row& row, const Context& context, const Gemm& g) {
+  const int tiles = ceilDivide(g.m, row.block.m) * ceilDivide(g.n, row.block.n);
+  if (row.block.leastK == 0) return {tiles, 0, tiles};
+  const int slots = context.cutsOften ? kFewSlots : context.sms * row.block.perSm;
+  const int leastK = context.cutsOften ? row.block.k : row.block.leastK;
+  const int left = tiles % slots, parts = int(std::min<int64_t>(slots, int64_t(left) * g.k / leastK));
+  return parts > left ? Shares{tiles - left, parts, tiles} : Shares{tiles, 0, tiles};
+}
+
+dim3 gridOf(const Row& row, const Context& context, const Gemm& g) {
+  const auto [whole, parts, tiles] = sharesOf(row, context, g);
+  if (row.block.leastK > 0) return dim3(whole + parts);
+  return dim3(ceilDivide(g.n, row.block.n), ceilDivide(g.m, row.block.m), row.block.blocks);
+}
+
+bool fits(const Row& row, const Context& context, const Gemm& g) {
+  constexpr unsigned kMostRows = 65535;  // of blocks in a grid
+  if (row.guard == Guard::kFewColumns && g.n > kFew) return false;
+  if (isKernel(row) && gridOf(row, context, g).y > kMostRows) return false;
+  if (row.guard == Guard::kPacked) return packedFloats(row, {g.m, g.n, g.k}) <= context.work.packedFloats;
+  if (row.guard == Guard::kScalars || row.guard == Guard::kFewColumns) return true;
   const bool whole = g.m % row.block.m == 0 && g.n % row.block.n == 0 && g.k % row.block.k == 0;
   return isAligned(g) && (row.guard == Guard::kVectors || whole);
 }
-dim3 gridOf(const Row& row, const Gemm& g) {
-  return dim3(ceilDivide(g.n, row.block.n), ceilDivide(g.m, row.block.m), row.block.blocks);
-}
-// The share of SMs with work, over the run: the last wave is not full, tiles hang over the matrix.
+
+// The share of SMs with work, over the run: the last wave is not full where it is not cut, exchanging the sums of a cut
+// tile takes as long as kExchangeK steps of k, tiles hang over the matrix.
+constexpr int kExchangeK = 256;  // from matmulGuardedSmall at 512 and matmulBalanced at 4096 on an H200
 double waveShare(const Row& row, const Context& context, const Gemm& g) {
-  const dim3 grid = gridOf(row, g);
-  const double perSm = 1.0 * grid.x * grid.y * grid.z / context.sms;
-  const double inside = 1.0 * g.m / (grid.y * row.block.m) * g.n / (grid.x * row.block.n);
-  return inside * perSm / std::ceil(perSm);
+  const auto [whole, parts, tiles] = sharesOf(row, context, g);
+  const auto waves = [&](double blocks) { return std::ceil(blocks / context.sms); };
+  const double inside = 1.0 * g.m / roundUp(g.m, row.block.m) * g.n / roundUp(g.n, row.block.n);
+  const double cut = parts == 0 ? 0 : waves(parts) * (1.0 * (tiles - whole) / parts + 1.0 * kExchangeK / g.k);
+  return inside * tiles * row.block.blocks / context.sms / (waves(1.0 * whole * row.block.blocks) + cut);
 }
 
 // The rule of the dispatch: of the kernels that run here and take the shape, the one with the largest rate x share of
 // SMs with work.
 double score(const Row& row, const Context& context, const Gemm& g) {
-  return isKernel(row) && runsOn(row, context) && fits(row, g) ? row.rate * waveShare(row, context, g) : 0;
+  return isKernel(row) && runsOn(row, context) && fits(row, context, g) ? row.rate * waveShare(row, context, g) : 0;
 }
 const Row& choose(const Context& context, const Gemm& g) {
   const auto less = [&](const Row& x, const Row& y) { return score(x, context, g) < score(y, context, g); };
   return *std::max_element(context.rows.begin(), context.rows.end(), less);
 }
-void runKernel(const Row& row, const Gemm& g, cudaStream_t stream) {
-  row.kernel<<<gridOf(row, g), row.block.threads, row.block.sharedBytes, stream>>>(g);
+
+// The same product of copies of A and B whose rows are aligned and whole tiles.
+Gemm pack(const Gemm& g, const Row& row, const Context& context) {
+  const int depth = roundUp(g.k, row.block.k), height = roundUp(g.m, row.block.m), width = roundUp(g.n, row.block.n);
+  float *const a = context.work.packed, *const b = a + rows(height, depth);
+  const auto copy = [&](const float* from, int m, int n, int ld, float* to, int height, int width) {
+    const dim3 grid(height, ceilDivide(width, 4 * kPackThreads));
+    packMatrix<<<grid, kPackThreads, 0, context.stream>>>(from, m, n, ld, to, width);
+  };
+  copy(g.a, g.m, g.k, g.lda, a, height, depth);
+  copy(g.b, g.k, g.n, g.ldb, b, depth, width);
+  Gemm packed = g;
+  packed.a = a;
+  packed.lda = depth;
+  packed.b = b;
+  packed.ldb = width;
+  return packed;
+}
+
+void runKernel(const Row& row, const Gemm& product, const Context& context) {
+  Gemm g = row.guard == Guard::kPacked ? pack(product, row, context) : product;
+  g.last = {sharesOf(row, context, g).whole, context.work.sums, context.work.arrived};
+  cudaLaunchAttribute overlap = {};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  const cudaLaunchConfig_t config = {gridOf(row, context, g), dim3(row.block.threads), size_t(row.block.sharedBytes),
+      context.stream, &overlap, row.block.overlaps ? 1u : 0u};
+  CUDA_CHECK(cudaLaunchKernelEx(&config, row.kernel, g));
 }
 
 // The product that other code would call, sgemm({m, n, k, a, lda, b, ldb, c, ldc, alpha}, context): any shape, any
 // card, whatever the code was compiled for.
-void sgemm(const Gemm& g, const Context& context) { runKernel(choose(context, g), g, context.stream); }
+void sgemm(const Gemm& g, const Context& context) { runKernel(choose(context, g), g, context); }
 
 void checkCublas(cublasStatus_t status, const char* call) {
   if (status != CUBLAS_STATUS_SUCCESS)
@@ -1965,7 +2459,7 @@ void multiply(const Row& row, const Gemm& g, const Context& context) {
   switch (row.role) {
     case Role::kKernel:
     case Role::kGuarded:
-      return runKernel(row, g, context.stream);
+      return runKernel(row, g, context);
     case Role::kDispatch:
       return sgemm(g, context);
     case Role::kLibrary:
@@ -2022,7 +2516,7 @@ vector<Compiled> prepareKernels(const Context& context, int threadsPerSm) {
 // -DCUDA_DAYS_SANITIZE: the short list of shapes passes every barrier and every guard.
 //   race:  compute-sanitizer --tool racecheck --kernel-name kernel_substring=matmul ./matmul_registers --check
 
-constexpr int kLargestOnCpu = 1024;  // half of it for uniform inputs
+constexpr int kLargestOnCpu = 512;
 constexpr int kLargest = kOnCpu ? kLargestOnCpu : kSizes[std::size(kSizes) - 1];
 
 constexpr int kAllUpTo = 2048;  // uniform inputs: every element against double; above,
@@ -2086,8 +2580,10 @@ struct Matrix {
 string shapeText(const Shape& s) { return to_string(s.m) + "x" + to_string(s.n) + "x" + to_string(s.k); }
 
 bool takesPart(const Row& row, const Context& context, const Gemm& g) {
-  if (!runsOn(row, context) || !fits(row, g)) return false;
-  return g.m <= kAllUpTo || row.rate >= kFastRate || row.role == Role::kDispatch || row.role == Role::kLibrary;
+  if (!runsOn(row, context) || !fits(row, context, g)) return false;
+  const bool cubed = g.m == g.n && g.n == g.k;
+  return g.m <= kAllUpTo || row.rate >= kFastRate || row.role == Role::kDispatch || row.role == Role::kLibrary ||
+      (row.role == Role::kGuarded && !cubed);
 }
 
 // The matrices of a product that is checked, and what must be in C.
@@ -2125,8 +2621,8 @@ struct Trial {
   }
 };
 
-// The errors of uniform inputs, by variant and m: the largest of C over its typical value, sqrt(k) / 3.
-using Errors = std::map<std::pair<string, int>, double>;
+// The errors of uniform inputs, by variant and shape: the largest of C over its typical value, sqrt(k) / 3.
+using Errors = std::map<std::pair<string, string>, double>;
 
 // Checks one row. C is poisoned before: what is not written fails, and what is written outside.
 void checkRow(const Context& context, const Row& row, Trial& t, Checks& checks, Errors& errors) {
@@ -2149,7 +2645,7 @@ void checkRow(const Context& context, const Row& row, Trial& t, Checks& checks, 
   const float* got = copied.empty() ? &t.c.host[0] : copied.data();
   Verdict verdict = compare(got, t.compared(), columns, 0, allowed, expected);
   if (!t.integers && t.gap == 0)
-    errors[{row.variant, t.shape.m}] = verdict.worst * allowed / (std::sqrt(t.shape.k) / 3);
+    errors[{row.variant, shapeText(t.shape)}] = verdict.worst * allowed / (std::sqrt(t.shape.k) / 3);
   const auto* bytes = reinterpret_cast<const unsigned char*>(&t.c.host[0]);
   if (t.gap > 0 && std::count(bytes, bytes + t.c.device.bytes(), 0xFF) != std::ptrdiff_t(t.c.device.bytes())) {
     verdict.message += " (wrote outside of C)";
@@ -2162,7 +2658,6 @@ void checkRow(const Context& context, const Row& row, Trial& t, Checks& checks, 
 void checkShape(const Context& context, const Shape& s, int gap, Checks& checks, Errors& errors) {
   Trial trial = {s, gap};
   for (const bool integers : {true, false}) {
-    if (!integers && kOnCpu && s.m > kLargestOnCpu / 2) continue;
     trial.fill(integers, context.stream);
     trial.computeReference();
     for (const Row& row : context.rows)
@@ -2189,21 +2684,37 @@ double lanesAt(double megahertz, const Context& context) {
   return 2e-3 * megahertz * fp32LanesPerSm(context.code.card) * context.sms;
 }
 
-// The launch of fmaPeak, and what it writes.
+// A loop of FMAs: the ceiling itself, or shared loads beside it.
+struct FmaLoop {
+  const char *variant, *symbol;
+  void (*kernel)(float*, ClockSpan*, float, float);
+  int blocksPerSm;  // 0: as many as fit
+  double fmas;  // of a thread
+  int loads;  // of 128 bits, a step of kBesideM x kBesideN FMAs
+};
+constexpr FmaLoop kFmaLoops[] = {
+    {"fma-peak", KERNEL(fmaPeak), 0, kPeakFmas, 0},
+    {"fma-loads-0", KERNEL(fmaLoads0), 1, kBesideSteps* kBesideFmas, 0},
+    {"fma-loads-2", KERNEL(fmaLoads2), 1, kBesideSteps* kBesideFmas, 2},
+    {"fma-loads-4", KERNEL(fmaLoads4), 1, kBesideSteps* kBesideFmas, 4},
+    {"fma-loads-6", KERNEL(fmaLoads6), 1, kBesideSteps* kBesideFmas, 6},
+};
+
+// Its launch, and what that writes.
 struct Peak {
-  const char* variant = "fma-peak";
-  const char* symbol = "fmaPeak";
+  const FmaLoop* loop;
   int blocks;
   DeviceBuffer<float> out{size_t(blocks) * kPeakBlock};
   DeviceBuffer<ClockSpan> span{1};
-  Launch run = launch(fmaPeak, blocks, kPeakBlock, out, span, kPeakA, kPeakB);
+  Launch run = launch(loop->kernel, blocks, kPeakBlock, out, span, kPeakA, kPeakB);
 
-  explicit Peak(int ofBlocks) : blocks(ofBlocks) {}
+  Peak(const FmaLoop& of, int sms, int threadsPerSm)
+      : loop(&of), blocks(kOnCpu ? 1 : sms * (of.blocksPerSm > 0 ? of.blocksPerSm : threadsPerSm / kPeakBlock)) {}
 };
 
-// The FMA ceiling, as it was measured.
+// What a loop of FMAs reached.
 struct Ceiling {
-  const Peak* peak;
+  const FmaLoop* loop;
   Timing timing;
   double flop, gflops;
   double clockMhz;  // while it ran
@@ -2214,35 +2725,58 @@ struct Ceiling {
 void runPeak(const Context& context, const Peak& peak) {
   poison(peak.out, peak.out.bytes(), context.stream);
   peak.run(context.stream);
-  finish(peak.symbol, context.stream);
+  finish(peak.loop->symbol, context.stream);
 }
 
-// Checks fmaPeak against the CPU. Returns 1 for a failure.
+// What a thread of the loop adds up, in that order.
+vector<float> expectedTerms(const FmaLoop& loop) {
+  vector<float> terms(loop.blocksPerSm == 0 ? kChains : kBesideFmas);
+  if (loop.blocksPerSm == 0) {
+    for (int c = 0; c < kChains; ++c) {
+      terms[c] = float(c);
+      for (int step = 0; step < kPeakFmas / kChains; ++step) terms[c] = fmaf(terms[c], kPeakA, kPeakB);
+    }
+    return terms;
+  }
+  float operand[2][kBesideM + kBesideN];
+  for (int i = 0; i < kBesideM + kBesideN; ++i) operand[0][i] = operand[1][i] = besideStart(i, kPeakB);
+  for (int step = 0; step < kBesideSteps; ++step) {
+    for (int i = 0; i < 4 * loop.loads; ++i)
+      operand[(step + 1) % 2][i] = besideValue(step % kBesideBody * loop.loads + i / 4, kPeakA);
+    for (int i = 0; i < kBesideFmas; ++i)
+      terms[i] = fmaf(operand[step % 2][i / kBesideN], operand[step % 2][kBesideM + i % kBesideN], terms[i]);
+  }
+  return terms;
+}
+
+// Checks the loop against the CPU. Returns 1 for a failure.
 int checkPeak(const Context& context, const Peak& peak, Checks& checks) {
   runPeak(context, peak);
   const PinnedBuffer<float> got(peak.out.count());
   download(got, peak.out, peak.out.bytes(), context.stream);
-  float chain[kChains];
-  for (int c = 0; c < kChains; ++c) {
-    chain[c] = float(c);
-    for (int step = 0; step < kPeakFmas / kChains; ++step) chain[c] = fmaf(chain[c], kPeakA, kPeakB);
-  }
-  const auto expected = [&](size_t, size_t thread) { return std::accumulate(chain, chain + kChains, float(thread)); };
+  const vector<float> terms = expectedTerms(*peak.loop);
+  const auto expected = [&](size_t, size_t thread) {
+    return std::accumulate(terms.begin(), terms.end(), float(thread));
+  };
   const Verdict verdict = compare(&got[0], 1, got.count(), 0, 0, expected);
-  return checks.add({kProgram.day, peak.variant, peak.symbol, to_string(got.count()), verdict});
+  return checks.add({kProgram.day, peak.loop->variant, peak.loop->symbol, to_string(got.count()), verdict});
 }
 
-// Times fmaPeak, and keeps in the context what bounds the rates of all rows.
+// Times a loop, and keeps in the context what bounds the rates of all rows, or what shared loads cost.
 Ceiling measurePeak(Context& context, const Peak& peak) {
+  const FmaLoop& loop = *peak.loop;
   const Timing timing = measure(context.stream, peak.run);
   const PinnedBuffer<ClockSpan> spans(1);
   download(spans, peak.span, peak.span.bytes(), context.stream);
   const double clockMhz = spans[0].megahertz(), theory = lanesAt(clockMhz, context);
-  const double flop = 2.0 * kPeakFmas * peak.out.count();
-  context.peak = gigaPerSecond(flop, timing.ms);
-  requirePossible(peak.symbol, context.peak, theory, "GFLOP/s");
+  const double flop = 2.0 * loop.fmas * peak.out.count(), gflops = gigaPerSecond(flop, timing.ms);
+  requirePossible(loop.symbol, gflops, theory, "GFLOP/s");
   context.maxClockMhz = std::max(context.maxClockMhz, clockMhz);  // some cards run faster than they promise
-  return {&peak, timing, flop, context.peak, clockMhz, theory};
+  if (loop.blocksPerSm == 0)
+    context.peak = gflops;
+  else
+    context.beside.push_back({1.0 * loop.loads / kBesideFmas, context.peak / gflops});
+  return {&loop, timing, flop, gflops, clockMhz, theory};
 }
 
 // ---- Measuring: the products
@@ -2274,19 +2808,24 @@ Plan makePlan(double peak, bool timed) {
     plan.shapes.push_back({{n, n, n}, samples});
     left -= cost;
   }
-  if (plan.shapes.size() == std::size(kSizes)) plan.shapes.push_back({kTimedRagged, kSamples});
+  if (plan.shapes.size() == std::size(kSizes))
+    for (const Shape& shape : kTimedRagged) plan.shapes.push_back({shape, kSamples});
   return plan;
 }
 
-// The model: what SMs idle in the last wave and shared loads leave of the FMA ceiling. For a warp's
-// FMA each of four schedulers needs 128 / lanes clocks and 1 + loads issue slots; all share one
-// memory pipe, 1 clock for a load, 2 for a float4. It takes the loads as the source has them: nvcc joins loads of rungs
-// 3 to 5, and bank conflicts of rungs 5 and 6 are not in it.
+// The model: what the SMs that idle in the last wave and the shared loads leave of the FMA ceiling. What loads take of
+// the issue slots was measured (fma-loads-*); between those loops, and beyond the last, a straight line is assumed. And
+// an SM serves one wavefront of shared memory a clock. 0 for a kernel without shared memory.
 double modelShare(const Row& row, const Context& context, const Gemm& g) {
-  const double loads = row.block.loadsPerFma;
-  const double fma = 128.0 / fp32LanesPerSm(context.code.card);
-  const double pipe = 4 * loads * (row.block.loadFloats == 4 ? 2 : 1);
-  return waveShare(row, context, g) * fma / std::max({fma, 1 + loads, pipe});
+  if (row.block.wavefronts == 0) return 0;
+  const vector<BesideLoads>& known = context.beside;
+  size_t i = 1;
+  while (i + 1 < known.size() && known[i].loadsPerFma < row.block.issuedLoads) ++i;
+  const BesideLoads &from = known[i - 1], &to = known[i];
+  const double along = (row.block.issuedLoads - from.loadsPerFma) / (to.loadsPerFma - from.loadsPerFma);
+  const double issue = from.time + along * (to.time - from.time);
+  const double pipe = row.block.wavefronts * fp32LanesPerSm(context.code.card) / 32;
+  return waveShare(row, context, g) / std::max(issue, pipe);
 }
 
 // kGraphLaunches launches as one, which replays a graph of them.
@@ -2319,7 +2858,7 @@ struct Product {
   Gemm g;
   Timing timing, cublas;
   double flop, gflops, cublasPercent, fmaPercent;
-  double modelPercent, floatsPerOutput;  // the latter are requested of global memory; only of a kernel
+  double wavePercent, modelPercent, floatsPerOutput;  // the latter are requested of global memory; only of a kernel
   double error;
   double gain = 0;  // over the best rung above; 0: there is none, or the row is no kernel
   string note = "";
@@ -2335,10 +2874,11 @@ Product evaluate(const Context& context, const Row& row, const Gemm& g, bool loo
   const Row& ran = row.role == Role::kDispatch ? choose(context, g) : row;
   const double flop = 2.0 * g.m * g.n * g.k, gflops = gigaPerSecond(flop, timing.ms);
   Product is = {&row, &ran, g, timing, cublas, flop, gflops, 100 * cublas.ms / timing.ms, 100 * gflops / context.peak,
-      0, 0, errors.at({row.variant, g.m})};
+      0, 0, 0, errors.at({row.variant, shapeText({g.m, g.n, g.k})})};
   if (isKernel(ran)) {
+    is.wavePercent = 100 * waveShare(ran, context, g);
     is.modelPercent = 100 * modelShare(ran, context, g);
-    is.floatsPerOutput = 1.0 * g.k / ran.block.n + 1.0 * g.k / ran.block.m + 1;
+    is.floatsPerOutput = 1.0 * g.k / std::min(ran.block.n, g.n) + 1.0 * g.k / std::min(ran.block.m, g.m) + 1;
   }
   // The row's partner must be possible too.
   explainRate(onlyRow(Role::kLibrary, context), g, gigaPerSecond(flop, cublas.ms), context);
@@ -2355,7 +2895,7 @@ class Rotation {
     const PinnedBuffer<float> a(rows(s.m, s.k)), b(rows(s.k, s.n));
     fillRows(a, s.m, s.k, s.k, uniform<1>);
     fillRows(b, s.k, s.n, s.n, uniform<2>);
-    for (double held = 0; held < bytes; held += c_.back().bytes()) {
+    for (double held = 0; held < bytes; held += a_.back().bytes() + b_.back().bytes() + c_.back().bytes()) {
       a_.emplace_back(a.count());
       b_.emplace_back(b.count());
       c_.emplace_back(rows(s.m, s.n));
@@ -2375,7 +2915,7 @@ class Rotation {
 };
 
 // Times the rows that take the shape, each strictly in turn with cuBLAS. Each goes into the table when it is timed.
-void timeShape(const Context& context, const Shape& s, int samples, double bytes, const Errors& errors,
+vector<Product> timeShape(const Context& context, const Shape& s, int samples, double bytes, const Errors& errors,
     const Table<Product>& table) {
   Rotation operands(s, bytes, context.stream);
   const Gemm g = operands.next();
@@ -2383,6 +2923,7 @@ void timeShape(const Context& context, const Shape& s, int samples, double bytes
   const Launch theirs = [&](cudaStream_t) { multiply(library, operands.next(), context); };
   const bool replayed = s.m <= kGraphUpTo;
   double best = 0;
+  vector<Product> all;
   for (const Row& row : context.rows) {
     if (!takesPart(row, context, g)) continue;
     const Launch ours = [&](cudaStream_t) { multiply(row, operands.next(), context); };
@@ -2391,6 +2932,7 @@ void timeShape(const Context& context, const Shape& s, int samples, double bytes
       if (isKernel(row) && best > 0) product.gain = product.gflops / best;
       if (row.role == Role::kKernel) best = std::max(best, product.gflops);
       table.add(product);
+      all.push_back(product);
     };
     if (replayed) {
       const vector<Launch> pair = {replay(context.stream, ours), replay(context.stream, theirs)};
@@ -2399,6 +2941,7 @@ void timeShape(const Context& context, const Shape& s, int samples, double bytes
     if (!replayed || !isKernel(row)) show(replayed, measureInTurn(context.stream, {ours, theirs}, samples));
     CUDA_CHECK(cudaGetLastError());
   }
+  return all;
 }
 
 // ---- Report
@@ -2425,8 +2968,8 @@ vector<Column<Ceiling>> ceilingColumns() {
   return join<Ceiling>({
       {
           {"", "", 0, 0, "day", [](auto&) { return kProgram.day; }},
-          {"ceiling", "", -20, 0, "variant", [](auto& c) { return c.peak->variant; }},
-          {"", "", 0, 0, "symbol", [](auto& c) { return c.peak->symbol; }},
+          {"ceiling", "", -20, 0, "variant", [](auto& c) { return c.loop->variant; }},
+          {"", "", 0, 0, "symbol", [](auto& c) { return c.loop->symbol; }},
       },
       timingColumns<Ceiling>([](const Ceiling& c) { return c.timing; }),
       {
@@ -2464,7 +3007,9 @@ vector<Column<Product>> productColumns() {
           {"", "", 0, 0, "cublas_ms", [](auto& p) { return p.cublas.ms; }},
           {"cuBLAS", "%", 8, 1, "cublas_percent", [](auto& p) { return p.cublasPercent; }},
           {"FMA", "%", 6, 1, "fma_percent", [](auto& p) { return p.fmaPercent; }},
-          {"model", "%", 7, 1, "model_percent", ofKernel([](auto& p) { return p.modelPercent; })},
+          {"model", "%", 7, 1, "model_percent",
+              [](auto& p) { return p.modelPercent > 0 ? Value(p.modelPercent) : Value(); }},
+          {"", "", 0, 0, "wave_percent", ofKernel([](auto& p) { return p.wavePercent; })},
           {"floats/C", "", 8, 1, "", ofKernel([](auto& p) { return p.floatsPerOutput; })},
           {"FLOP/B", "", 6, 1, "intensity", ofKernel([](auto& p) { return p.intensity(); })},
           {"loads/FMA", "", 9, 3, "loads_per_fma", ofKernel([](auto& p) { return p.ran->block.loadsPerFma; })},
@@ -2476,13 +3021,42 @@ vector<Column<Product>> productColumns() {
   });
 }
 
+// The fastest of a shape, of all kernels and of those that a T4 can run, and what sgemm() took.
+struct Best {
+  Product any, onT4, dispatched;
+};
+Best bestOf(const vector<Product>& all) {
+  const auto fastest = [&](auto counts) {
+    const Product* best = nullptr;
+    for (const Product& p : all)
+      if (counts(*p.row) && (best == nullptr || p.timing.ms < best->timing.ms)) best = &p;
+    return *best;
+  };
+  return {fastest(isKernel), fastest([](const Row& row) { return isKernel(row) && row.needs == 0; }),
+      fastest([](const Row& row) { return row.role == Role::kDispatch; })};
+}
+vector<Column<Best>> bestColumns() {
+  return {
+      {"shape", "", -16, 0, "",
+          [](auto& b) {
+            return shapeText({b.any.g.m, b.any.g.n, b.any.g.k});
+          }},
+      {"best", "", -20, 0, "", [](auto& b) { return b.any.row->variant; }},
+      {"cuBLAS", "%", 8, 1, "", [](auto& b) { return b.any.cublasPercent; }},
+      {"  best that a T4 can run", "", -24, 0, "", [](auto& b) { return string("  ") + b.onT4.row->variant; }},
+      {"cuBLAS", "%", 8, 1, "", [](auto& b) { return b.onT4.cublasPercent; }},
+      {"  sgemm()", "", -20, 0, "", [](auto& b) { return string("  ") + b.dispatched.ran->variant; }},
+      {"cuBLAS", "%", 8, 1, "", [](auto& b) { return b.dispatched.cublasPercent; }},
+  };
+}
+
 void explainTable(const Report& report) {
   report.say(
-      "\ncuBLAS: share of its rate, sampled in turn (%d: in graph replay). FMA: share of the FMA ceiling. model: what\n"
-      "the last wave and shared loads leave of it. floats/C: requested of global memory for an output; FLOP/B follows\n"
-      "from it. loads/FMA: from shared memory. error: largest of C over its typical value, sqrt(k) / 3. gain: over "
-      "the\n"
-      "best rung above.\n",
+      "\ncuBLAS: share of its rate, sampled in turn (up to m = %d: in graph replay). FMA: share of the FMA ceiling.\n"
+      "model: what the last wave and shared loads leave of it. floats/C: requested of global memory for an output;\n"
+      "FLOP/B follows from it. loads/FMA: from shared memory. error: largest of C over its typical value, sqrt(k) / "
+      "3.\n"
+      "gain: over the best rung above.\n",
       kGraphUpTo);
 }
 
@@ -2498,26 +3072,39 @@ void reportSetup(Report& report, const Device& device, const Context& context) {
   report.say("%s\n", leftOut(context).c_str());
 }
 
+// Checks the loops, and times them if all came out.
+void runPeaks(Context& context, int threadsPerSm, bool timed, Checks& checks, Report& report) {
+  int failed = 0;
+  for (const FmaLoop& loop : kFmaLoops) failed += checkPeak(context, Peak(loop, context.sms, threadsPerSm), checks);
+  if (failed > 0 || !timed) return;
+  const Table<Ceiling> table(report, "ceiling", ceilingColumns());
+  for (const FmaLoop& loop : kFmaLoops) table.add(measurePeak(context, Peak(loop, context.sms, threadsPerSm)));
+}
+
 int runDay(Report& report) {
   const bool timed = report.options().mode == Mode::kTable;
   const Device device = openDevice(report.options().device, matmulSharedTiled);
-  requireDeviceMemory(size_t(6 * 4) * kLargest * kLargest);
   const Stream stream;
   const Owned<cublasHandle_t> cublas = createCublas(stream);
   Context context = makeContext(device, stream, cublas);
   reportSetup(report, device, context);
 
-  const Peak peak(kOnCpu ? 1 : context.sms * (device.properties.maxThreadsPerMultiProcessor / kPeakBlock));
+  const WorkspaceSize size = workspaceOf(context);
+  requireDeviceMemory(size_t(3 * 4) * kLargest * kLargest + size.bytes());
+  const DeviceBuffer<float> sums(size.sums), packed(size.packed);
+  const DeviceBuffer<unsigned> arrived(size.arrived);
+  CUDA_CHECK(cudaMemsetAsync(arrived, 0, arrived.bytes(), stream));
+  context.work = {sums, arrived, packed, size.packed};
+  context.cutsOften = report.options().mode == Mode::kCheck;
+
+  const int threadsPerSm = device.properties.maxThreadsPerMultiProcessor;
   if (report.options().mode == Mode::kProfile) {
-    runPeak(context, peak);
+    for (const FmaLoop& loop : kFmaLoops) runPeak(context, Peak(loop, context.sms, threadsPerSm));
     profileShape(context, {2048, 2048, 2048});
     return kExitOk;
   }
   Checks checks(report);
-  if (checkPeak(context, peak, checks) == 0 && timed) {
-    const Table<Ceiling> table(report, "ceiling", ceilingColumns());
-    table.add(measurePeak(context, peak));
-  }
+  runPeaks(context, threadsPerSm, timed, checks, report);
 
   const Plan plan = makePlan(context.peak, timed);
   Errors errors;
@@ -2533,12 +3120,17 @@ int runDay(Report& report) {
       timed ? " (x samples)" : "", kBudgetSeconds, plan.said.c_str());
   if (!timed) return kExitOk;
 
+  vector<Best> all;
   for (const auto& [shape, samples] : plan.shapes) {
     report.say("\nm = %d, n = %d, k = %d\n", shape.m, shape.n, shape.k);
     const Table<Product> table(report, "gemm", productColumns());
-    timeShape(context, shape, samples, kOverL2 * device.properties.l2CacheSize, errors, table);
+    const double bytes = kOverL2 * device.properties.l2CacheSize;
+    all.push_back(bestOf(timeShape(context, shape, samples, bytes, errors, table)));
   }
   explainTable(report);
+  report.say("\n");
+  const Table<Best> bests(report, "", bestColumns());
+  for (const Best& best : all) bests.add(best);
   return kExitOk;
 }
 

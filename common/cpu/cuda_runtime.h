@@ -433,6 +433,13 @@ void __stwt(T* address, T value) {
 // Nanoseconds of the host's clock: it goes forward, and no speed is to be read off it.
 long long clock64();
 
+// What a thread wrote before it is seen by whoever reads after its own fence. A read-modify-write and no fence of the
+// language, because ThreadSanitizer follows the one and not the other.
+inline void __threadfence() {
+  static unsigned passed = 0;
+  __atomic_fetch_add(&passed, 1, __ATOMIC_ACQ_REL);
+}
+
 inline int atomicAdd(int* address, int value) { return __atomic_fetch_add(address, value, __ATOMIC_RELAXED); }
 inline unsigned atomicAdd(unsigned* address, unsigned value) {
   return __atomic_fetch_add(address, value, __ATOMIC_RELAXED);

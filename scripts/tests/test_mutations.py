@@ -219,42 +219,59 @@ FAULTS = {
     ],
     "day44-matmul/matmul_registers.cu": [
         Fault(
-            "early kernels without the barrier after use",
+            "a step of the product is missing",
+            "matmulUncoalesced",
+            "for (int k = 0; k < g.k; ++k)",
+            "for (int k = 1; k < g.k; ++k)",
+        ),
+        Fault(
+            "the width of B taken for its leading dimension",
+            "matmulCoalesced",
+            "rows(k, g.ldb) + column",
+            "rows(k, g.n) + column",
+        ),
+        Fault(
+            "tiles without the barrier after use",
             "matmulSharedTiled",
-            "__syncthreads(); } float* c = g.c + rows(",
-            "} float* c = g.c + rows(",
-            alone=True,
+            "sum = fmaf(tileA[y][k], tileB[k][x], sum); __syncthreads();",
+            "sum = fmaf(tileA[y][k], tileB[k][x], sum);",
         ),
         Fault(
-            "early kernels with A's rows and columns swapped",
+            "a tile with A's rows and columns swapped",
             "matmulSharedTiled",
-            "tileA[i / T::kK * kStepRow + (i % T::kK + e) * kStepK]",
-            "tileA[kStepRow > 1 ? i % T::kK * kStepRow + i / T::kK : i / T::kK * kStepRow + (i % T::kK + e) * kStepK]",
-            alone=True,
+            "tileA[y][x] = g.a[",
+            "tileA[x][y] = g.a[",
         ),
         Fault(
-            "early kernels without the last k tile",
-            "matmulRegTile2dVec4",
-            "first < g.k; first += T::kK",
-            "first < g.k - T::kK; first += T::kK",
-            alone=True,
-        ),
-        Fault(
-            "early kernels with the width of A taken for its leading dimension",
+            "the width of A taken for its leading dimension",
             "matmulRegTile1d",
-            "rows(i / T::kK, g.lda) + first",
-            "rows(i / T::kK, g.k) + first",
-            alone=True,
+            "a[rows(i / kTileK, g.lda) + first",
+            "a[rows(i / kTileK, g.k) + first",
         ),
         Fault(
-            "early kernels without alpha",
+            "a square of outputs without alpha",
             "matmulRegTile2d",
-            "g.alpha * sum[i][j + e]",
-            "sum[i][j + e]",
-            alone=True,
+            "g.alpha * sum[i][j]",
+            "sum[i][j]",
         ),
         Fault(
-            "stored tiles without alpha", "matmulWarpTiles", "g.alpha, &sum[i][j]);", "1.0f, &sum[i][j]);", alone=True
+            "the last k tile is missing",
+            "matmulRegTile2dVec4",
+            "first < g.k; first += kTileK",
+            "first < g.k - kTileK; first += kTileK",
+        ),
+        Fault(
+            "steps of k swapped in pairs in A alone",
+            "matmulRegTile2dVec4",
+            "tileA[i % kTileK + e][i / kTileK]",
+            "tileA[i % kTileK + (e ^ 1)][i / kTileK]",
+        ),
+        Fault(
+            "stored tiles without alpha",
+            "matmulWarpTiles",
+            "j * T::kLanesN, g.alpha, &sum[i][j]);",
+            "j * T::kLanesN, 1.0f, &sum[i][j]);",
+            alone=True,
         ),
         Fault(
             "a tile without its barrier",
@@ -616,10 +633,9 @@ SWITCHED = {
         CodeFault("matmulNaive", "the last step of the product is missing", "k < d", "k < d - 1"),
     ],
     "day44-matmul/matmul_registers.cu": [
-        CodeFault(
-            "multiplyShared", "no barrier before use", BARRIER, NO_BARRIER, nth=0, of=2, kernel="matmulRegTile1d"
-        ),
-        CodeFault("multiplyShared", "a k tile too many", "first < g.k", "first <= g.k", kernel="matmulSharedTiled"),
+        CodeFault("matmulCoalesced", "a step too many", "k < g.k", "k <= g.k"),
+        CodeFault("matmulRegTile1d", "no barrier before use", BARRIER, NO_BARRIER, nth=0, of=2),
+        CodeFault("matmulSharedTiled", "a k tile too many", "first < g.k", "first <= g.k"),
     ],
     "day49-roofline/roofline.cu": [
         CodeFault("copyCoalesced", "a thread too many", "i < n", "i <= n"),

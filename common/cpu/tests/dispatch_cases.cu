@@ -13,7 +13,12 @@ void expect(bool ok, const string& what) {
   printf("FAILED: %s\n", what.c_str());
 }
 
-Context contextOf(const LoadedCode& code, int sms) { return {code, sms, 1980, nullptr, nullptr, makeRows()}; }
+// `packedFloats`: room for copies of A and B.
+Context contextOf(const LoadedCode& code, int sms, size_t packedFloats = 0) {
+  Context context = {code, sms, 1980, nullptr, nullptr, makeRows()};
+  context.work = {nullptr, nullptr, nullptr, packedFloats};
+  return context;
+}
 
 // A product at addresses that nobody follows: `offset` floats from a multiple of 256 bytes, `gap` floats between rows.
 Gemm productOf(const Shape& s, int offset, int gap) {
@@ -54,9 +59,11 @@ void testDispatch() {
                 to_string(s.k) + " by compute_" + to_string(ptx) + " on sm_" + to_string(card);
             expect(isKernel(row) && row.rate > 0, "something takes the shape: " + what);
             expect(row.needs <= ptx, "the code has it: " + what);
+            if (row.guard == Guard::kFewColumns) expect(s.n <= kFew, "its columns are few: " + what);
             const bool aligned = offset == 0 && gap % 4 == 0 && s.n % 4 == 0 && s.k % 4 == 0;
             const bool whole = s.m % row.block.m == 0 && s.n % row.block.n == 0 && s.k % row.block.k == 0;
-            expect(row.guard == Guard::kScalars || aligned, "its accesses are aligned: " + what);
+            const bool anyRows = row.guard != Guard::kNone && row.guard != Guard::kVectors;
+            expect(anyRows || aligned, "its accesses are aligned: " + what);
             expect(row.guard != Guard::kNone || whole, "its tiles are whole: " + what);
           }
         }
@@ -66,9 +73,16 @@ void testDispatch() {
   const auto chosen = [](const LoadedCode& code) {
     return string(choose(contextOf(code, 132), productOf({512, 512, 512}, 0, 0)).variant);
   };
-  expect(chosen({90, 90, 90}) == "12 clusters", "code for sm_90 has clusters");
-  expect(chosen({90, 80, 90}) == "11 two tiles ahead", "translated from compute_80 there are none");
-  expect(chosen({90, 75, 90}) == "9 split-K in a block", "translated from compute_75 there are no asynchronous copies");
+  expect(chosen({90, 90, 90}) == "15 clusters", "code for sm_90 has clusters");
+  expect(chosen({90, 80, 90}) == "12 small tiles", "translated from compute_80 there are none");
+  const auto chosenAt = [](int ptx, const Shape& s, int gap) {
+    return string(choose(contextOf({90, ptx, 90}, 132, size_t(1) << 28), productOf(s, 0, gap)).variant);
+  };
+  expect(chosenAt(75, {1024, 1024, 1024}, 0) == "11 split-K in a block", "at 1024 small tiles fill the card");
+  expect(chosenAt(75, {8192, 8192, 8192}, 0) == "10 banks and balance", "at 8192 the last wave is cut");
+  expect(chosenAt(75, {4097, 4095, 4093}, 0) == "packed", "rows that are not aligned are copied");
+  expect(chosenAt(90, {4096, 1, 4096}, 0) == "few columns", "a column is no tile");
+  expect(chosenAt(90, {129, 257, 8191}, 0) == "guarded, small", "few outputs and a long k are cut");
 }
 
 // Only what the card could do with other code is called left out.
@@ -81,10 +95,10 @@ void testLeftOut() {
     int card, ptx;
     vector<string> named, unnamed;
   };
-  const vector<Case> cases = {{90, 75, {"10 8 x 16", "11 two", "12 clusters", "sm_80", "-arch=sm_90a"}, {"9 split-K"}},
-      {80, 75, {"10 8 x 16", "11 two", "-arch=sm_80"}, {"clusters"}},
-      {90, 80, {"12 clusters", "sm_90 or newer", "-arch=sm_90a"}, {"11 two"}},
-      {120, 80, {"12 clusters", "-arch=sm_120"}, {"11 two"}}};
+  const vector<Case> cases = {{90, 75, {"13 8 x 16", "14 two", "15 clusters", "sm_80", "-arch=sm_90a"}, {"split-K"}},
+      {80, 75, {"13 8 x 16", "14 two", "-arch=sm_80"}, {"clusters"}},
+      {90, 80, {"15 clusters", "sm_90 or newer", "-arch=sm_90a"}, {"14 two"}},
+      {120, 80, {"15 clusters", "-arch=sm_120"}, {"14 two"}}};
   for (const Case& c : cases) {
     const string text = said(c.card, c.ptx);
     for (const string& part : c.named) expect(contains(text, part), part + " is named: " + text);
@@ -97,10 +111,11 @@ void testLeftOut() {
 void testRates() {
   Context context = contextOf({90, 90, 90}, 132);
   context.peak = 65000;
+  context.beside = {{0, 1}, {6.0 / 128, 1.15}};
   const Gemm g = productOf({2048, 2048, 2048}, 0, 0);
   const double lanes = 2e-3 * 1980 * 128 * 132, ms = 2.0 * g.m * g.n * g.k / lanes * 1e-6;
   for (const Row& row : context.rows) {
-    const Errors errors = {{{row.variant, g.m}, 1e-6}};
+    const Errors errors = {{{row.variant, "2048x2048x2048"}, 1e-6}};
     const auto refused = [&](double rowMs, double cublasMs) {
       const auto timing = [](double of) { return Timing{of, of, of, 21, 1}; };
       return stopOf([&] { evaluate(context, row, g, false, {timing(rowMs), timing(cublasMs)}, errors); });
@@ -115,6 +130,29 @@ void testRates() {
     expect(explainRate(row, g, lanes, context).empty(), "a possible rate needs no explanation");
     if (isLibrary(row))
       expect(contains(explainRate(row, g, 3 * lanes, context), context.notFp32), "the explanation names the reason");
+  }
+}
+
+// Each unit of the cut tiles belongs to one part, and each part has as much as the others, give or take one step.
+void testShares() {
+  for (const bool often : {false, true}) {
+    Context context = contextOf({90, 90, 90}, 132);
+    context.cutsOften = often;
+    for (const Row& row : context.rows) {
+      if (!isKernel(row)) continue;
+      for (const Shape& s : kShapes) {
+        const Gemm g = productOf(s, 0, 0);
+        const auto [whole, parts, tiles] = sharesOf(row, context, g);
+        const string what = string(row.variant) + " at " + shapeText(s);
+        expect(whole >= 0 && whole <= tiles && (parts == 0) == (whole == tiles), "all tiles are shared out: " + what);
+        if (row.block.leastK == 0) expect(parts == 0, "it cuts no tile: " + what);
+        if (parts == 0) continue;
+        const int64_t steps = ceilDivide(s.k, row.block.k), units = steps * (tiles - whole);
+        expect(parts > tiles - whole && parts <= units, "no part is empty, and there are more than tiles: " + what);
+        const double share = waveShare(row, context, g);
+        expect(share > 0 && share <= 1, "a share of the SMs' time: " + what);
+      }
+    }
   }
 }
 
@@ -138,6 +176,7 @@ int main(int argc, char** argv) {
   testDispatch();
   testLeftOut();
   testRates();
+  testShares();
   testRoles();
   printf("%d failed\n", failures);
   return failures > 0;
