@@ -22,7 +22,8 @@
 //   13 matmulAsyncWide         rung 9 with B copied asynchronously (sm_80)
 //   14 matmulTwoAhead          rung 11, all copied asynchronously, two tiles ahead (sm_80)
 //   15 matmulCluster           two blocks share a tile, launches overlap (sm_90)
-//   any shape: matmulGuardedVectors, matmulPacked, matmulGuardedSmall, matmulFewColumns: rungs 13, 10, 11; few columns
+//   any shape: matmulGuardedVectors, packMatrix and matmulPacked, matmulGuardedSmall (rungs 13, 10, 11),
+//   matmulFewColumns
 
 #if !__has_include(<cublas_v2.h>) || !__has_include(<cuda_pipeline.h>)
 #error "cublas_v2.h or cuda_pipeline.h is missing: install the toolkit with cuBLAS (libcublas-dev)"
@@ -172,10 +173,9 @@ constexpr int kBesideRows = kBesideBody * (kBesideM + kBesideN) / 4;
 
 // A row of shared memory holds one value, so that a sum does not depend on the lane.
 __host__ __device__ inline float besideValue(int row, float a) { return a * float(row % 7 - 3); }
-__host__ __device__ inline float besideStart(int operand, float b) { return b * float(operand); }
 
 template <int kLoads>
-__device__ void multiplyBeside(float* out, ClockSpan* span, float a, float b) {
+__device__ void multiplyBeside(float* out, ClockSpan* span, float a) {
   __shared__ __align__(16) float shared[kBesideRows][32];
   for (int i = threadIdx.x; i < kBesideRows * 32; i += kPeakBlock) shared[i / 32][i % 32] = besideValue(i / 32, a);
   __syncthreads();
@@ -183,8 +183,10 @@ __device__ void multiplyBeside(float* out, ClockSpan* span, float a, float b) {
   const int advance = a > 1 ? 32 : 0;
   const float* from = &shared[0][threadIdx.x % 8 * 4];
   float sum[kBesideM][kBesideN] = {}, inA[2][kBesideM], inB[2][kBesideN];
-  for (int i = 0; i < kBesideM; ++i) inA[0][i] = inA[1][i] = besideStart(i, b);
-  for (int j = 0; j < kBesideN; ++j) inB[0][j] = inB[1][j] = besideStart(kBesideM + j, b);
+  for (int set = 0; set < 2; ++set) {
+    readWide(inA[set], from, 32);
+    readWide(inB[set], from + kBesideM / 4 * 32, 32);
+  }
   const ClockSpan begin = readClock();
 #pragma unroll 1
   for (int done = 0; done < kBesideSteps; done += kBesideBody) {
@@ -214,17 +216,17 @@ __device__ void multiplyBeside(float* out, ClockSpan* span, float a, float b) {
     for (int j = 0; j < kBesideN; ++j) total += sum[i][j];
   out[thread] = total;
 }
-__global__ void __launch_bounds__(kPeakBlock, 1) fmaLoads0(float* out, ClockSpan* span, float a, float b) {
-  multiplyBeside<0>(out, span, a, b);
+__global__ void __launch_bounds__(kPeakBlock, 1) fmaLoads0(float* out, ClockSpan* span, float a, float) {
+  multiplyBeside<0>(out, span, a);
 }
-__global__ void __launch_bounds__(kPeakBlock, 1) fmaLoads2(float* out, ClockSpan* span, float a, float b) {
-  multiplyBeside<2>(out, span, a, b);
+__global__ void __launch_bounds__(kPeakBlock, 1) fmaLoads2(float* out, ClockSpan* span, float a, float) {
+  multiplyBeside<2>(out, span, a);
 }
-__global__ void __launch_bounds__(kPeakBlock, 1) fmaLoads4(float* out, ClockSpan* span, float a, float b) {
-  multiplyBeside<4>(out, span, a, b);
+__global__ void __launch_bounds__(kPeakBlock, 1) fmaLoads4(float* out, ClockSpan* span, float a, float) {
+  multiplyBeside<4>(out, span, a);
 }
-__global__ void __launch_bounds__(kPeakBlock, 1) fmaLoads6(float* out, ClockSpan* span, float a, float b) {
-  multiplyBeside<6>(out, span, a, b);
+__global__ void __launch_bounds__(kPeakBlock, 1) fmaLoads6(float* out, ClockSpan* span, float a, float) {
+  multiplyBeside<6>(out, span, a);
 }
 
 // ---- Rungs 1 to 6: from one output a thread to 64
@@ -631,72 +633,74 @@ class TileLoader {
   float heldA[kPassesA][4] = {}, heldB[kPassesB][4] = {};
 };
 
-// snippet: loop
-// The loop over k. While a step multiplies, the next step's operands come from shared memory, the
-// next tile from global memory. The barrier stands before a tile's last step, whose operands are in
-// registers already: it publishes the next tile and frees this one.
+// The loop of rung 7, with one buffer: a tile is brought, then multiplied, and nothing overlaps.
 template <class T>
-__device__ void multiplyTiles(TileLoader<T>& loader, const ThreadCoordinates<T>& at, const float* shared, int tiles,
-    float (&sum)[T::kOutM][T::kOutN]) {
-  const float* a = shared + at.part * T::kSteps * T::kPitchA + at.row;
-  const float* b = shared + T::kK * T::kPitchA + at.part * T::kSteps * T::kN + at.column;
-  float inA[2][T::kOutM], inB[2][T::kOutN];
-  // Multiplies by the operands in one set of registers while the other is filled with the next step's.
+__device__ void multiplyInTurn(
+    TileLoader<T>& loader, const float* a, const float* b, int tiles, float (&sum)[T::kOutM][T::kOutN]) {
+  for (int t = 0; t < tiles; ++t) {
+    loader.start(true);
+    loader.finish();
+    __syncthreads();
+#pragma unroll
+    for (int step = 0; step < T::kSteps; ++step) {
+      float inA[T::kOutM], inB[T::kOutN];
+      readWide(inA, a + step * T::kPitchA, 4 * T::kLanesM);
+      readWide(inB, b + step * T::kN, 4 * T::kLanesN);
+      multiplyAdd(sum, inA, inB);
+    }
+    __syncthreads();
+  }
+}
+
+// snippet: loop
+// The loop over k of all rungs above. While a step multiplies, the next step's operands come from shared memory, the
+// next tile from global memory. The barrier stands before a tile's last step, whose operands are in registers already:
+// it publishes the next tile and frees this one. a and b are a lane's first operands in the first buffer.
+template <class T>
+__device__ void multiplyAhead(
+    TileLoader<T>& loader, const float* a, const float* b, int tiles, float (&sum)[T::kOutM][T::kOutN]) {
+  float inA[2][T::kOutM], inB[2][T::kOutN];  // one set is multiplied while the other is filled
+  const auto read = [&](int set, const float* fromA, const float* fromB) {
+    readWide(inA[set], fromA, 4 * T::kLanesM);
+    readWide(inB[set], fromB, 4 * T::kLanesN);
+  };
   const auto multiply = [&](int set) {
     if constexpr (T::kByRows)
       multiplyAddByRows(sum, inA[set], inB[set]);
     else
       multiplyAdd(sum, inA[set], inB[set]);
   };
-  const auto read = [&](int set, const float* fromA, const float* fromB) {
-    readWide(inA[set], fromA, 4 * T::kLanesM);
-    readWide(inB[set], fromB, 4 * T::kLanesN);
-  };
-  if constexpr (T::kStages == 1) {
-    for (int t = 0; t < tiles; ++t) {
-      loader.start(true);
-      loader.finish();
-      __syncthreads();
 #pragma unroll
-      for (int step = 0; step < T::kSteps; ++step) {
-        read(0, a + step * T::kPitchA, b + step * T::kN);
-        multiply(0);
-      }
-      __syncthreads();
-    }
-  } else {
-#pragma unroll
-    for (int stage = 0; stage < T::kStages - 1; ++stage) loader.start(stage < tiles);
-    loader.finish();
-    __syncthreads();
-    read(0, a, b);
-    int buffer = 0;
-    for (int t = 0; t < tiles; ++t) {
-      loader.start(t + T::kStages - 1 < tiles);
-      const float *bodyA = a, *bodyB = b;
+  for (int stage = 0; stage < T::kStages - 1; ++stage) loader.start(stage < tiles);
+  loader.finish();
+  __syncthreads();
+  read(0, a, b);
+  int buffer = 0;
+  for (int t = 0; t < tiles; ++t) {
+    loader.start(t + T::kStages - 1 < tiles);
+    const float *bodyA = a, *bodyB = b;
 #pragma unroll 1
-      for (int first = 0; first < T::kSteps - T::kBody; first += T::kBody) {
+    for (int first = 0; first < T::kSteps - T::kBody; first += T::kBody) {
 #pragma unroll
-        for (int step = 0; step < T::kBody; ++step) {
-          read((step + 1) % 2, bodyA + (step + 1) * T::kPitchA, bodyB + (step + 1) * T::kN);
-          multiply(step % 2);
-        }
-        bodyA += T::kBody * T::kPitchA;
-        bodyB += T::kBody * T::kN;
-      }
-#pragma unroll
-      for (int step = 0; step < T::kBody - 1; ++step) {
+      for (int step = 0; step < T::kBody; ++step) {
         read((step + 1) % 2, bodyA + (step + 1) * T::kPitchA, bodyB + (step + 1) * T::kN);
         multiply(step % 2);
       }
-      loader.finish();
-      __syncthreads();
-      const int offset = nextBuffer<T>(buffer);
-      a += offset;
-      b += offset;
-      read(0, a, b);
-      multiply(1);
+      bodyA += T::kBody * T::kPitchA;
+      bodyB += T::kBody * T::kN;
     }
+#pragma unroll
+    for (int step = 0; step < T::kBody - 1; ++step) {
+      read((step + 1) % 2, bodyA + (step + 1) * T::kPitchA, bodyB + (step + 1) * T::kN);
+      multiply(step % 2);
+    }
+    loader.finish();
+    __syncthreads();
+    const int offset = nextBuffer<T>(buffer);
+    a += offset;
+    b += offset;
+    read(0, a, b);
+    multiply(1);
   }
 }
 // end snippet: loop
@@ -768,7 +772,13 @@ template <class T>
 __device__ void multiplyPiece(const Gemm& g, const Piece& piece, const ThreadCoordinates<T>& at, float* shared,
     float (&sum)[T::kOutM][T::kOutN]) {
   TileLoader<T> loader(g, shared, piece);
-  multiplyTiles<T>(loader, at, shared, (piece.lastK - piece.firstK + T::kK - 1) / T::kK, sum);
+  const float* a = shared + at.part * T::kSteps * T::kPitchA + at.row;
+  const float* b = shared + T::kK * T::kPitchA + at.part * T::kSteps * T::kN + at.column;
+  const int tiles = (piece.lastK - piece.firstK + T::kK - 1) / T::kK;
+  if constexpr (T::kStages == 1)
+    multiplyInTurn<T>(loader, a, b, tiles, sum);
+  else
+    multiplyAhead<T>(loader, a, b, tiles, sum);
 }
 
 template <class T>
@@ -2267,7 +2277,7 @@ vector<Row> makeRows() {
       rowOf<Cluster>("15 clusters", KERNEL(matmulCluster), 0.594),
       rowOf<GuardedVectors>("guarded, float4", KERNEL(matmulGuardedVectors), 0.81),
       rowOf<Packed>("packed", KERNEL(matmulPacked), 0.769),
-      rowOf<GuardedSmall>("guarded, small", KERNEL(matmulGuardedSmall), 0.56),
+      rowOf<GuardedSmall>("guarded, small", KERNEL(matmulGuardedSmall), 0.577),
       {Role::kGuarded, "few columns", KERNEL(matmulFewColumns), Guard::kFewColumns, {1, kFew, 1, kFewThreads}, 0, 0.11},
       {Role::kDispatch, "sgemm()", "sgemm"},
       {Role::kLibrary, "cuBLAS", "cublasGemmEx"},
@@ -2739,10 +2749,10 @@ vector<float> expectedTerms(const FmaLoop& loop) {
     return terms;
   }
   float operand[2][kBesideM + kBesideN];
-  for (int i = 0; i < kBesideM + kBesideN; ++i) operand[0][i] = operand[1][i] = besideStart(i, kPeakB);
+  for (int i = 0; i < kBesideM + kBesideN; ++i) operand[0][i] = operand[1][i] = besideValue(i / 4, kPeakA);
   for (int step = 0; step < kBesideSteps; ++step) {
-    for (int i = 0; i < 4 * loop.loads; ++i)
-      operand[(step + 1) % 2][i] = besideValue(step % kBesideBody * loop.loads + i / 4, kPeakA);
+    for (int load = 0; load < loop.loads; ++load)
+      std::fill_n(&operand[(step + 1) % 2][4 * load], 4, besideValue(step % kBesideBody * loop.loads + load, kPeakA));
     for (int i = 0; i < kBesideFmas; ++i)
       terms[i] = fmaf(operand[step % 2][i / kBesideN], operand[step % 2][kBesideM + i % kBesideN], terms[i]);
   }
@@ -2813,17 +2823,13 @@ Plan makePlan(double peak, bool timed) {
   return plan;
 }
 
-// The model: what the SMs that idle in the last wave and the shared loads leave of the FMA ceiling. What loads take of
-// the issue slots was measured (fma-loads-*); between those loops, and beyond the last, a straight line is assumed. And
-// an SM serves one wavefront of shared memory a clock. 0 for a kernel without shared memory.
+// The model: what the SMs that idle in the last wave and the shared loads leave of the FMA ceiling. What a load takes
+// of the issue slots was measured: on a straight line from the loop without loads to the one with most (fma-loads-*).
+// And an SM serves one wavefront of shared memory a clock. 0 for a kernel without shared memory.
 double modelShare(const Row& row, const Context& context, const Gemm& g) {
   if (row.block.wavefronts == 0) return 0;
-  const vector<BesideLoads>& known = context.beside;
-  size_t i = 1;
-  while (i + 1 < known.size() && known[i].loadsPerFma < row.block.issuedLoads) ++i;
-  const BesideLoads &from = known[i - 1], &to = known[i];
-  const double along = (row.block.issuedLoads - from.loadsPerFma) / (to.loadsPerFma - from.loadsPerFma);
-  const double issue = from.time + along * (to.time - from.time);
+  const BesideLoads &none = context.beside.front(), &most = context.beside.back();
+  const double issue = none.time + (most.time - none.time) * row.block.issuedLoads / most.loadsPerFma;
   const double pipe = row.block.wavefronts * fp32LanesPerSm(context.code.card) / 32;
   return waveShare(row, context, g) / std::max(issue, pipe);
 }

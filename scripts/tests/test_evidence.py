@@ -14,8 +14,10 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from charts_data import EXECUTED, H200, LINES, fill_losses, write_executed
 
 SCRIPTS = Path(__file__).resolve().parents[1]
+ROOT = SCRIPTS.parent
 SCRIPT = SCRIPTS / "evidence.py"
 pytest.importorskip("jsonschema", reason="no jsonschema: scripts/lessons test installs it")
 
@@ -968,6 +970,26 @@ def test_a_new_recording_makes_the_charts_new(charted):
     after = snapshot(charted.h200)
     assert before[Path("day44-ladder.svg")] != after[Path("day44-ladder.svg")]
     assert before[Path("day49-merged.jsonl")] == after[Path("day49-merged.jsonl")]
+
+
+def test_a_chart_that_takes_counters_is_held_to_them(tmp_path):
+    pytest.importorskip("matplotlib", reason="no matplotlib: scripts/lessons test installs it")
+    folder = tmp_path / "h200"
+    shutil.copytree(H200, folder, ignore=shutil.ignore_patterns("*-predicted.*"))
+    shutil.copyfile(LINES / "day44.jsonl", folder / "day44.jsonl")
+    fill_losses(folder)
+    wanted = EVIDENCE.derive(folder, "profile/h200", ROOT)
+    for path in folder.iterdir():
+        if EVIDENCE.DERIVED.fullmatch(path.name):
+            path.unlink()
+    for name, data in wanted.items():
+        (folder / name).write_bytes(data)
+    assert EVIDENCE.check_derived(folder, "profile/h200", ROOT) == []
+    write_executed(folder, {"matmulTiled(Gemm)": {**EXECUTED, "smsp__inst_executed.sum": 300_000_000}})
+    problems = EVIDENCE.check_derived(folder, "profile/h200", ROOT)
+    assert [problem.partition(":")[0] for problem in problems] == [
+        *("profile/h200/day44-losses.svg", "profile/h200/day44-losses.txt")
+    ]
 
 
 def test_counters_that_cannot_be_joined_are_named_and_the_run_is_kept(charted):

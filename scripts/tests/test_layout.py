@@ -18,10 +18,11 @@ SHARED = {"device", "harness"}  # all blocks that there are
 
 LONGEST_FUNCTION = 60  # lines, from its head to its closing brace
 SHORTEST_LESSON, LONGEST_LESSON = 500, 1000  # lines of a day without the shared blocks
-# Day 44 has room for kernels on tensor cores. Days 30 and 56 have 40 and 12 things to measure and check, and nothing is
-# left in them that a reader could spare: they may not grow.
-LONGER_LESSONS = {"day30-roofline": 1640, "day44-matmul": 1400, "day56-graphs": 1230}
+# Days 30 and 56 have 40 and 12 things to measure and check, day 44 has 20 kernels, of which 15 are a ladder, and a
+# dispatch among them. Nothing is left in them that a reader could spare: they may not grow.
+LONGER_LESSONS = {"day30-roofline": 1640, "day44-matmul": 1990, "day56-graphs": 1230}
 LARGEST_FILE, WARN_FROM = 128 << 10, 112 << 10  # bytes
+LARGER_FILES = {"day44-matmul": 148 << 10}  # the shared blocks are 57 KiB of it
 
 # Words of nobody's but ours, and what the field says instead. CODE is looked for in identifiers alone, because as words
 # of a sentence they are plain English; TEXT stands nowhere, not in a comment or a string either. A name is split where
@@ -306,15 +307,15 @@ def test_plain_english_is_not(day):
     assert len(struck_out([*lines[:at], *FINE_WORDS, *lines[at:]])) == len(struck_out(lines))
 
 
-def wrong_bytes(size):
+def wrong_bytes(size, largest=LARGEST_FILE):
     """Return what is wrong with a file's size; warns where it comes near."""
-    if WARN_FROM <= size <= LARGEST_FILE:
-        warnings.warn(f"{size} bytes of {LARGEST_FILE}", stacklevel=1)
-    return "" if size <= LARGEST_FILE else f"{size} bytes, {LARGEST_FILE} are the most"
+    if largest - (LARGEST_FILE - WARN_FROM) <= size <= largest:
+        warnings.warn(f"{size} bytes of {largest}", stacklevel=1)
+    return "" if size <= largest else f"{size} bytes, {largest} are the most"
 
 
 def test_a_day_is_no_larger_than_a_file_may_be(day):
-    assert wrong_bytes(day.stat().st_size) == ""
+    assert wrong_bytes(day.stat().st_size, LARGER_FILES.get(day.parent.name, LARGEST_FILE)) == ""
 
 
 def test_a_file_that_is_too_large_is_found_and_one_that_comes_near_warns(day):

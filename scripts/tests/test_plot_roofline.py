@@ -8,7 +8,7 @@ import xml.etree.ElementTree
 from pathlib import Path
 
 import pytest
-from charts_data import add, edit, fill, records
+from charts_data import BEST, EXECUTED, FFMA, FMA_LOADS, add, edit, fill, records, write_executed
 
 SCRIPTS = Path(__file__).resolve().parents[1]
 SCRIPT = SCRIPTS / "plot_roofline.py"
@@ -17,6 +17,7 @@ ROOFLINES = importlib.import_module("rooflines")
 PLOT = importlib.import_module("plot_roofline")
 
 NAMES = list(ROOFLINES.CHARTS)
+WITH_DOTS = [name for name in NAMES if name != "day44-losses"]
 FLOP_CHARTS = ("day49-dram", "day49-hierarchical")
 
 
@@ -219,7 +220,11 @@ def test_the_measured_curve_and_the_scaling(recorded):
     ("name", "said"),
     [
         ("day30.jsonl", {"day49-hierarchical": "no day30.jsonl", "day30-curve": "no day30.jsonl"}),
-        ("day44.jsonl", {"day44-ladder": "no day44.jsonl"}),
+        (
+            "day44.jsonl",
+            {name: "no day44.jsonl" for name in ("day44-ladder", "day44-sizes", "day44-losses")},
+        ),
+        ("day44-counters-inst.csv", {"day44-losses": "no day44-counters-inst.csv"}),
         ("day49-merged.jsonl", {"day49-instruction": "no day49-merged.jsonl", "day49-walls": "no day49-merged.jsonl"}),
     ],
 )
@@ -240,6 +245,242 @@ def test_a_ceiling_that_is_missing_is_named(folder):
 def test_counters_that_were_not_joined_are_named(folder):
     edit(folder / "day49-merged.jsonl", lambda record: {k: v for k, v in record.items() if k != "warp_instructions"})
     assert "no warp_instructions of vectorAdd" in ROOFLINES.charts_of(folder)[1]["day49-instruction"]
+
+
+# ---- against cuBLAS, size by size ------------------------------------------------------------------------------------
+
+
+def paths_of(made):
+    """Return the percent of each kernel of the chart of sizes, by size."""
+    return {path[0].kernel: {dot.x: dot.y for dot in path} for path in made.panels[0].paths}
+
+
+def test_sizes_have_the_rungs_from_8_and_what_sgemm_took(recorded):
+    made = chart(recorded, "day44-sizes")
+    paths = paths_of(made)
+    rows = records(recorded / "day44.jsonl", "gemm")
+    assert list(paths) == [
+        *("8 double buffers", "9 slices of k", "10 8 x 16, cp.async", "11 two tiles ahead", "12 clusters"),
+        "sgemm()",
+    ]
+    assert list(paths["8 double buffers"]) == [512, 1024, 2048, 4096, 8192]
+    assert list(paths["12 clusters"]) == [512, 1024, 2048]
+    for kernel, percents in paths.items():
+        for size, percent in percents.items():
+            (row,) = (
+                row
+                for row in rows
+                if (row["variant"], row["m"], row["n"]) == (kernel, size, size)
+                and "launch loop" not in row.get("note", "")
+            )
+            assert percent == row["cublas_percent"]
+    assert [(line.rate, line.flat) for line in made.panels[0].references] == [(100.0, True)]
+    assert {kernel for kernel in made.kernels if made.color(kernel) == ROOFLINES.INK} == {
+        *("sgemm()", "sgemm(), 4097 x 4095 x 4093")
+    }
+
+
+def test_a_launch_loop_is_not_in_the_picture_of_sizes(folder):
+    before = chart(folder, "day44-sizes")
+    loop = {"cublas_percent": 999.0, "fma_percent": 99.0}
+    edit(folder / "day44.jsonl", lambda row: {**row, **loop}, variant="sgemm()", note="12 clusters, launch loop")
+    assert chart(folder, "day44-sizes") == before
+    edit(folder / "day44.jsonl", lambda row: {**row, **loop}, variant="sgemm()", note="12 clusters")
+    assert chart(folder, "day44-sizes") != before
+
+
+def test_the_one_large_ragged_shape_is_a_dot_of_its_own(folder):
+    (row,) = (
+        row for row in records(folder / "day44.jsonl", "gemm") if row["variant"] == "sgemm()" and row["m"] == 4097
+    )
+    add(
+        folder / "day44.jsonl",
+        {**row, "m": 5, "n": 7, "k": 2049},
+        {**row, "variant": "packed", "symbol": "matmulPacked"},
+    )
+    made = chart(folder, "day44-sizes")
+    (ragged,) = (dot for dot in made.dots if dot.level)
+    assert (ragged.kernel, ragged.level) == ("sgemm(), 4097 x 4095 x 4093", "ragged")
+    assert (ragged.x, ragged.y) == (pytest.approx(4095, abs=0.01), row["cublas_percent"])
+    assert not any(ragged in path for path in made.panels[0].paths)
+    edit(folder / "day44.jsonl", lambda row: None, variant="sgemm()", m=4097)
+    assert all(not dot.level for dot in chart(folder, "day44-sizes").dots)
+
+
+def test_percent_of_cublas_has_the_fma_ceiling_for_a_roof(folder):
+    made = dot_of_size(chart(folder, "day44-sizes").panels[0], "8 double buffers")
+    row = next(row for row in records(folder / "day44.jsonl", "gemm") if row["variant"] == "8 double buffers")
+    assert (made.work, made.percent) == (row["value"], pytest.approx(row["fma_percent"]))
+    assert made.amount == pytest.approx(row["value"] / row["cublas_percent"] * 100)
+    edit(folder / "day44.jsonl", lambda row: {**row, "fma_percent": 103.0}, variant="8 double buffers", m=512)
+    (above,) = chart(folder, "day44-sizes").impossible
+    assert (above.kernel, above.x, above.cause.partition(":")[0]) == ("8 double buffers", 512, "clock")
+
+
+@pytest.mark.parametrize("key", ["cublas_percent", "fma_percent"])
+def test_a_size_without_its_percent_is_said(folder, key):
+    without = lambda row: {name: value for name, value in row.items() if name != key}  # noqa: E731 (as the others here)
+    edit(folder / "day44.jsonl", without, variant="8 double buffers", m=1024)
+    assert ROOFLINES.charts_of(folder)[1]["day44-sizes"] == (
+        f"no {key} of 8 double buffers at 1024 x 1024 x 1024 in day44.jsonl"
+    )
+
+
+def test_one_size_is_no_chart_of_sizes(folder):
+    edit(folder / "day44.jsonl", lambda row: row if row["m"] == 512 else None, record="gemm")
+    assert "at two sizes in day44.jsonl" in ROOFLINES.charts_of(folder)[1]["day44-sizes"]
+
+
+def test_names_at_the_ends_of_lines_do_not_overlap(drawn):
+    """Nor at any place where several lines end close together: each name has its row."""
+    svg = drawn["day44-sizes.svg"].decode()
+    places = re.findall(r"<!-- ((?:[0-9]+ |sgemm)[^>]*?) -->\s*<g [^>]*translate\(([0-9.]+) ([0-9.]+)\)", svg)
+    names = [(name, float(x), float(y)) for name, x, y in places if "4097" not in name]
+    assert len(names) == 6
+    for name, x, y in names:
+        for other, its_x, its_y in names:
+            assert name == other or abs(x - its_x) > 50 or abs(y - its_y) > 7.5, (name, other)
+
+
+# ---- what the best rung loses ----------------------------------------------------------------------------------------
+
+
+def changes(made):
+    return {step.name: step.after - step.before for step in made.steps}
+
+
+def test_steps_lead_from_the_ceiling_to_what_was_measured(recorded):
+    made = chart(recorded, "day44-losses")
+    (row,) = (
+        row for row in records(recorded / "day44.jsonl", "gemm") if BEST.items() <= row.items() and row["m"] == 8192
+    )
+    peak = next(line["value"] for line in records(recorded / "day44.jsonl", "ceiling") if line["variant"] == "fma-peak")
+    assert made.about.startswith("10 8 x 16, cp.async at 8192 cubed")
+    assert [step.name for step in made.steps] == ["waves", "shared loads", "other instructions", "rest"]
+    assert made.steps[0].before == 100 and made.steps[-1].after == made.measured.after == row["fma_percent"]
+    assert all(first.after == second.before for first, second in zip(made.steps, made.steps[1:]))
+    waves, loads, others, _ = (step.after / step.before for step in made.steps)
+    assert 128 * row["loads_per_fma"] == 6
+    assert waves == pytest.approx(0.975) and loads == pytest.approx(FMA_LOADS[6] / peak)
+    assert others == pytest.approx(40 / 41)
+    assert sum(changes(made).values()) == pytest.approx(row["fma_percent"] - 100)
+
+
+def test_the_table_of_losses_says_where_each_figure_is_recorded(recorded):
+    rows = ROOFLINES.rows_of_losses(chart(recorded, "day44-losses"))
+    assert [row[-1] for row in rows[1:]] == [
+        "day44.jsonl: ceiling fma-peak",
+        "day44.jsonl: gemm 10 8 x 16, cp.async at 8192 cubed",
+        "day44.jsonl: ceiling fma-loads-6",
+        "day44-counters-inst.csv: matmulTiled",
+        "by difference",
+        "day44.jsonl: gemm 10 8 x 16, cp.async at 8192 cubed",
+    ]
+    assert rows[4][3] == "0.0250 per FMA, counted at 2048 cubed"
+    table = ROOFLINES.table(chart(recorded, "day44-losses"))
+    assert "counted in a launch of size 2048 cubed" in table
+    left = [float(row[2]) for row in rows[1:-1]]
+    assert all(float(row[1]) == pytest.approx(b - a, abs=0.011) for row, a, b in zip(rows[2:], left, left[1:]))
+
+
+def test_the_picture_of_losses_says_what_its_table_says(drawn, recorded):
+    made = chart(recorded, "day44-losses")
+    said = letters_of(drawn["day44-losses.svg"].decode())
+    for step in made.steps:
+        assert {step.name, step.change, step.why} <= set(said)
+    assert {"FMA ceiling", "100.00", made.ceiling.label, "measured", "80.51", made.measured.why} <= set(said)
+
+
+def test_loads_between_two_loops_are_interpolated_and_beyond_them_nothing_is_known(folder):
+    def with_loads(loads):
+        edit(folder / "day44.jsonl", lambda row: {**row, "loads_per_fma": loads / 128}, record="gemm", **BEST)
+
+    with_loads(5)
+    step = chart(folder, "day44-losses").steps[1]
+    assert f"5 of 128 bits beside 128 FMAs leave {(FMA_LOADS[4] + FMA_LOADS[6]) // 2} GFLOP/s" in step.why
+    assert step.source == "day44.jsonl: ceiling fma-loads-4 and -6"
+    with_loads(0)
+    assert chart(folder, "day44-losses").steps[1].source == "day44.jsonl: ceiling fma-loads-0"
+    with_loads(8)
+    assert ROOFLINES.charts_of(folder)[1]["day44-losses"] == (
+        "the best rung has 8 shared loads beside 128 FMAs, and the loops in day44.jsonl have 0 to 6"
+    )
+
+
+def test_the_best_rung_is_the_fastest_at_the_largest_cube(folder):
+    row = next(
+        row for row in records(folder / "day44.jsonl", "gemm") if BEST.items() <= row.items() and row["m"] == 8192
+    )
+    faster = {"value": 2 * row["value"], "fma_percent": 99.0}
+    add(
+        folder / "day44.jsonl",
+        {**row, **faster, "variant": "guarded, float4"},
+        {**row, **faster, "m": 4096, "n": 4096, "k": 4096},
+    )
+    add(folder / "day44.jsonl", {**row, **faster, "m": 9000})
+    assert chart(folder, "day44-losses").measured.after == row["fma_percent"]
+    add(folder / "day44.jsonl", {**row, "variant": "13 faster", "value": row["value"] + 1, "fma_percent": 81.0})
+    made = chart(folder, "day44-losses")
+    assert made.about.startswith("13 faster at 8192 cubed") and made.measured.after == 81.0
+
+
+def test_a_step_that_is_no_loss_is_shown_as_such(folder):
+    edit(folder / "day44.jsonl", lambda row: {**row, "wave_percent": 80.0}, record="gemm", **BEST)
+    made = chart(folder, "day44-losses")
+    assert made.steps[-1].change.startswith("+") and "+" in ROOFLINES.rows_of_losses(made)[5][1]
+    assert "A plus is no loss" in ROOFLINES.table(made)
+    pytest.importorskip("matplotlib")
+    svg = PLOT.to_svg(made).decode()
+    assert made.steps[-1].change in letters_of(svg)
+    assert len(re.findall("fill: #ffffff; stroke: #aa4499", svg)) == 1
+
+
+def test_what_moves_no_percent_has_no_sign(folder):
+    edit(folder / "day44.jsonl", lambda row: {**row, "wave_percent": 99.999}, record="gemm", **BEST)
+    assert chart(folder, "day44-losses").steps[0].change == "0.00"
+
+
+@pytest.mark.parametrize("key", ["symbol", "fma_percent", "wave_percent", "loads_per_fma"])
+def test_a_rung_that_lacks_a_figure_is_said(folder, key):
+    without = lambda row: {name: value for name, value in row.items() if name != key}  # noqa: E731 (as the others here)
+    edit(folder / "day44.jsonl", without, record="gemm", m=8192, **BEST)
+    assert ROOFLINES.charts_of(folder)[1]["day44-losses"] == (
+        f"no {key} of 10 8 x 16, cp.async at 8192 cubed in day44.jsonl"
+    )
+
+
+@pytest.mark.parametrize(
+    ("pattern", "said"),
+    [("fma-loads-[0-9]", "no ceiling fma-loads-0, -2, ... in day44.jsonl"), ("fma-peak", "no ceiling fma-peak in")],
+)
+def test_a_loop_that_was_not_timed_is_said(folder, pattern, said):
+    edit(folder / "day44.jsonl", lambda row: None if re.fullmatch(pattern, row["variant"]) else row, record="ceiling")
+    assert ROOFLINES.charts_of(folder)[1]["day44-losses"].startswith(said)
+
+
+@pytest.mark.parametrize("metric", EXECUTED)
+def test_a_counter_that_was_not_taken_is_said(folder, metric):
+    others = {name: value for name, value in EXECUTED.items() if name != metric}
+    write_executed(folder, {"matmulTiled(Gemm)": others})
+    assert ROOFLINES.charts_of(folder)[1]["day44-losses"] == (
+        f"no {metric} of 10 8 x 16, cp.async in day44-counters-inst.csv"
+    )
+
+
+def test_counters_of_another_kernel_or_size_do_not_count(folder):
+    write_executed(folder, {"matmulTiledOld(Gemm)": EXECUTED})
+    said = ROOFLINES.charts_of(folder)[1]["day44-losses"]
+    assert said == "no launch of matmulTiled in day44-counters-inst.csv"
+    ffma = next(iter(EXECUTED))
+    write_executed(folder, {"matmulTiled(Gemm)": {**EXECUTED, ffma: FFMA // 3}})
+    assert "as no cubed size in its lines has" in ROOFLINES.charts_of(folder)[1]["day44-losses"]
+    write_executed(folder, {"void matmulTiled<8>(Gemm)": {**EXECUTED, ffma: FFMA + 1000}})
+    assert "2048 cubed" in chart(folder, "day44-losses").steps[2].why
+
+
+def test_damaged_counters_are_named(folder):
+    (folder / "day44-counters-inst.csv").write_text("no export\n")
+    assert "day44-counters-inst.csv" in run(folder, "--table", code=1).stderr
 
 
 # ---- what no kernel can do -------------------------------------------------------------------------------------------
@@ -324,7 +565,8 @@ def test_every_number_of_a_chart_stands_in_its_table(drawn, recorded):
     ticks = re.compile(r"[0-9.]+k?|1/[0-9]+")
     for name in NAMES:
         table = drawn[f"{name}.txt"].decode()
-        labels = [label for panel in chart(recorded, name).panels for label in (panel.x_label, panel.y_label)]
+        panels = chart(recorded, name).panels if name in WITH_DOTS else []
+        labels = [label for panel in panels for label in (panel.x_label, panel.y_label)]
         for text in letters_of(drawn[f"{name}.svg"].decode()):
             if re.search("[0-9]", text) and not ticks.fullmatch(text) and text not in labels:
                 assert text in table, (name, text)
@@ -401,7 +643,7 @@ def test_axes_come_from_the_data(recorded, folder):
     edit(folder / "day49-merged.jsonl", lambda record: {**record, "dram_bytes": 2**40}, symbol="vectorAddPermuted")
     after = PLOT.limits(chart(folder, "day49-dram").panels[0])
     assert after[0][0] < before[0][0] / 10 and after[0][1] == before[0][1]
-    for name in NAMES:
+    for name in WITH_DOTS:
         for panel in chart(recorded, name).panels:
             (left, right), (low, high) = PLOT.limits(panel)
             assert all(left < dot.x < right and low < dot.y < high for dot in panel.dots)
@@ -440,7 +682,10 @@ def test_the_command_writes_and_says_what_is_missing(folder):
     output = run(folder).stdout
     assert "day49-dram.svg, .txt: 18 dots, 2 above their roof" in output
     assert "day49-walls: not drawn: no day30.jsonl" in output
-    assert sorted(path.name for path in folder.glob("*.svg")) == ["day44-ladder.svg", "day49-dram.svg"]
+    assert "day44-losses.svg, .txt: 4 steps down to 80.51 %" in output
+    assert sorted(path.stem for path in folder.glob("*.svg")) == [
+        *("day44-ladder", "day44-losses", "day44-sizes", "day49-dram")
+    ]
 
 
 def test_the_tables_need_no_matplotlib(folder, tmp_path):

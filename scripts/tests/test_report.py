@@ -86,7 +86,8 @@ def test_every_dot_of_every_chart_is_there_with_its_figures(page, folders):
         for dot in chart.dots:
             mine = [words for words in said if words.startswith(f"<b>{html.escape(dot.kernel)}</b>")]
             assert any(ROOFLINES.shown(dot.x) in words and f"{dot.percent:.1f} % of its" in words for words in mine)
-        for row in ROOFLINES.rows_of(chart)[1:]:
+        losses = isinstance(chart, ROOFLINES.Losses)
+        for row in (ROOFLINES.rows_of_losses if losses else ROOFLINES.rows_of)(chart)[1:]:
             assert cells.issuperset(map(html.escape, row))
 
 
@@ -115,6 +116,40 @@ def test_axes_have_the_ticks_of_the_pictures(folders):
     dram = next(chart for chart in charts if chart.name == "day49-dram")
     layout = REPORT.panel_figure(dram, dram.panels[0])["layout"]
     assert layout["xaxis"]["dtick"] == layout["yaxis"]["dtick"] == 1 and "tickvals" not in layout["xaxis"]
+
+
+def test_sizes_stand_at_powers_of_two_over_a_linear_axis_from_zero(folders):
+    charts, _ = ROOFLINES.charts_of(folders[0])
+    sizes = next(chart for chart in charts if chart.name == "day44-sizes")
+    figure = REPORT.panel_figure(sizes, sizes.panels[0])
+    axes = figure["layout"]
+    assert axes["xaxis"]["ticktext"] == ["512", "1024", "2048", "4096", "8192"]
+    assert axes["yaxis"].get("type") != "log" and axes["yaxis"]["range"][0] == 0
+    (note,) = axes["annotations"]
+    assert (note["text"], note["y"]) == ("cuBLAS", 100)
+    lines = [trace["meta"]["kernel"] for trace in figure["data"] if trace["mode"] == "lines" and "meta" in trace]
+    assert lines == [path[0].kernel for path in sizes.panels[0].paths]
+
+
+def test_every_loss_is_a_bar_from_what_was_left_before_it(folders):
+    charts, _ = ROOFLINES.charts_of(folders[0])
+    losses = next(chart for chart in charts if chart.name == "day44-losses")
+    figure = REPORT.losses_figure(losses)
+    bars = [trace for trace in figure["data"] if trace["type"] == "bar"]
+    assert [(bar["y"], bar["base"]) for bar in bars] == [([step.name], [step.before]) for step in losses.steps]
+    for bar, step in zip(bars, losses.steps):
+        assert bar["base"][0] + bar["x"][0] == pytest.approx(step.after)
+        assert f"{step.change} %" in bar["customdata"][0] and step.why in bar["customdata"][0]
+
+
+def test_plotly_knows_every_key_of_every_figure(folders):
+    from plotly.graph_objects import Figure
+
+    for chart in ROOFLINES.charts_of(folders[0])[0]:
+        panels = [] if isinstance(chart, ROOFLINES.Losses) else chart.panels
+        figures = [REPORT.panel_figure(chart, panel) for panel in panels] or [REPORT.losses_figure(chart)]
+        for figure in figures:
+            Figure(figure)  # raises ValueError
 
 
 def test_the_same_folder_gives_the_same_page(page, folders):
@@ -192,7 +227,8 @@ def plots(browser, chart, card=0):
 
 def points(plot):
     """Return how many dots of a plot can be seen."""
-    ask = "return [...arguments[0].querySelectorAll('.points path.point')].filter(p => p.checkVisibility()).length"
+    which = ".points path.point, .points .point > path"  # dots; bars
+    ask = f"return [...arguments[0].querySelectorAll('{which}')].filter(p => p.checkVisibility()).length"
     return plot.parent.execute_script(ask, plot)
 
 
