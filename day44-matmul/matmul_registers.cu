@@ -22,8 +22,7 @@
 //   13 matmulAsyncWide         rung 9 with B copied asynchronously (sm_80)
 //   14 matmulTwoAhead          rung 11, all copied asynchronously, two tiles ahead (sm_80)
 //   15 matmulCluster           two blocks share a tile, launches overlap (sm_90)
-//   any shape: matmulGuardedVectors, packMatrix and matmulPacked, matmulGuardedSmall (rungs 13, 10, 11),
-//   matmulFewColumns
+//   any shape: matmulGuardedVectors, packMatrix, matmulPacked, matmulGuardedSmall (13, 10, 11), matmulFewColumns
 
 #if !__has_include(<cublas_v2.h>) || !__has_include(<cuda_pipeline.h>)
 #error "cublas_v2.h or cuda_pipeline.h is missing: install the toolkit with cuBLAS (libcublas-dev)"

@@ -691,7 +691,8 @@ def derive(folder: Path, shown: str, root: Path) -> dict[str, bytes]:
         return {file_of(int(day), FLEET_TABLE): fleet_table(folder, int(day)) for day in manifest["days"]}
     files = {**merge_counters(folder, shown, root, manifest), **compare_predictions(folder, shown, root)}
     with tempfile.TemporaryDirectory(prefix="cuda-days-") as temporary:
-        lines = {name: (folder / name).read_bytes() for name in manifest["files"] if name.endswith(".jsonl")}
+        read = (".jsonl", counters.PASSES[1][0])  # by the charts
+        lines = {name: (folder / name).read_bytes() for name in manifest["files"] if name.endswith(read)}
         for name, data in {**lines, **files}.items():
             Path(temporary, name).write_bytes(data)
         note = f", {revisions_of(manifest['days'].values())}" if manifest["state"] == HISTORY else ""

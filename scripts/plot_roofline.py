@@ -12,7 +12,8 @@ Each chart is NAME.svg, 800 pixels wide, and NAME.txt with the table: dayNN-what
 A chart whose lines are not recorded yet is named with what is missing. What stands on the charts: scripts/rooflines.py.
 
 Colour is the kernel and the sign is the level. A hollow dot is what no kernel can do, and has a cause in the table; a
-small diamond is the count of bytes that the algorithm requests. Kernels without FLOP stand on a rail of their own.
+small diamond is the count of bytes that the algorithm requests. Kernels without FLOP stand on a rail of their own. Of
+the bars of what a kernel loses, a hollow one is no loss.
 
 Exit code: 0 done; 1 something is wrong, or with --strict a dot lies above its roof and is not meant to; 2 bad usage.
 """
@@ -27,7 +28,23 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rooflines import CHARTS, INK, LEVELS, Chart, Dot, Panel, Rail, Roof, Stop, charts_of, table
+from rooflines import (
+    CHARTS,
+    INK,
+    LEVELS,
+    PALETTE,
+    Chart,
+    Dot,
+    Losses,
+    Panel,
+    Picture,
+    Rail,
+    Roof,
+    Step,
+    Stop,
+    charts_of,
+    table,
+)
 from sync_common import flush_stdout, say_failed, write_whole
 
 if TYPE_CHECKING:  # drawing alone needs it, the tables do not
@@ -36,7 +53,7 @@ if TYPE_CHECKING:  # drawing alone needs it, the tables do not
 
 WIDTH = 600  # points, which a browser shows as 800 pixels
 SOFT, FAINT, SHADE = "#59636e", "#e4e7eb", "#f6f8fa"
-MARKERS = {"dram": "o", "l2": "s", "l1": "^", "shared": "P", "requested": "D", "": "o"}
+MARKERS = {"dram": "o", "l2": "s", "l1": "^", "shared": "P", "requested": "D", "ragged": "D", "": "o"}
 # In points. Where levels fall together, the smaller sign lies on top and all can be seen.
 SIZES = {"l1": 10.4, "l2": 6.0, "dram": 4.2, "requested": 3.6}
 SIZE = 6.4  # where there is one level, or one and what was requested
@@ -63,6 +80,9 @@ Box = tuple[float, float, float, float]  # left, bottom, right, top in points
 
 def limits(panel: Panel) -> tuple[tuple[float, float], tuple[float, float]]:
     """Return the ranges of x and y: all dots and walls, the highest ridge, and room for labels."""
+    if panel.sizes:
+        xs, ys = [dot.x for dot in panel.dots], [dot.y for dot in panel.dots]
+        return (min(xs) / 1.2, max(xs) * 2.2), (0, max(ys) * 1.08)
     flats = [roof.rate for roof in panel.roofs if roof.flat]
     slopes = [roof.rate for roof in panel.roofs if not roof.flat]
     xs = [dot.x for dot in panel.dots] + [x for x, _ in panel.walls]
@@ -86,16 +106,23 @@ def number(value: float, fractions: bool = False) -> str:
 
 def set_axes(axes: Axes, panel: Panel) -> None:
     """Set scales, ranges, ticks and labels."""
-    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
+    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MultipleLocator, NullFormatter, NullLocator
 
     x_range, y_range = limits(panel)
-    axes.set(xscale="log", yscale="log", xlim=x_range, ylim=y_range, xlabel=panel.x_label, ylabel=panel.y_label)
+    y_scale = "linear" if panel.sizes else "log"
+    axes.set(xscale="log", yscale=y_scale, xlim=x_range, ylim=y_range, xlabel=panel.x_label, ylabel=panel.y_label)
     for axis, (low, high) in ((axes.xaxis, x_range), (axes.yaxis, y_range)):
+        if low == 0:
+            axis.set_major_locator(MultipleLocator(20))
+            continue
         decades = math.log10(high / low)
         fractions = panel.fractions and axis is axes.xaxis
-        if fractions:
+        if fractions or panel.sizes:
             powers = range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1)
-            axis.set_major_locator(FixedLocator([2.0**power for power in powers]))
+            last = max(dot.x for dot in panel.dots) if panel.sizes else high
+            axis.set_major_locator(FixedLocator([2.0**power for power in powers if 2.0**power <= last]))
+            if panel.sizes:
+                axis.set_minor_locator(NullLocator())
         else:
             axis.set_major_locator(LogLocator(base=10, subs=(1,) if decades > 2.5 else (1, 2, 5), numticks=20))
             axis.set_minor_locator(LogLocator(base=10, subs=range(2, 10), numticks=50))
@@ -187,6 +214,30 @@ def label_dots(space: Space, groups: list[tuple[str, str, list[Dot]]], points: f
         place_text(space, box[0], box[1], text, points, color=INK)
 
 
+def label_ends(space: Space, ends: list[tuple[str, str, Dot]], points: float) -> None:
+    """Write each text to the right of its dot, one below the other where dots are close; `ends` as in label_dots."""
+    columns: dict[float, list[tuple[str, str, float, float]]] = {}
+    for text, color, dot in ends:
+        x, y = space.at(dot.x, dot.y)
+        columns.setdefault(x, []).append((text, color, x, y))
+    for column in columns.values():
+        column.sort(key=lambda end: -end[3])
+        heights = [y for *_, y in column]
+        apart = space.size("0", points)[1] + 3
+        for _ in range(200):  # two that are too close give way by half of it each, until none is
+            for above in range(len(heights) - 1):
+                lacking = apart - (heights[above] - heights[above + 1])
+                if lacking > 0:
+                    heights[above] += lacking / 2
+                    heights[above + 1] -= lacking / 2
+        for (text, color, x, y), level in zip(column, heights):
+            width, height = space.size(text, points)
+            left = x + 20
+            draw_line(space, (x + 4, y), (left - 2, level), color)
+            space.take((left, level - height / 2, left + width, level + height / 2), 3)
+            place_text(space, left, level - height / 2, text, points, color=INK)
+
+
 def nearest(box: Box, x: float, y: float) -> tuple[float, float]:
     """Return the point of a box that is nearest to a place."""
     return min(max(x, box[0]), box[2]), min(max(y, box[1]), box[3])
@@ -221,6 +272,8 @@ def draw_roofs(space: Space, panel: Panel) -> None:
     """Draw slopes up to the highest flat roof, flats to the right edge, and shade what a kernel can reach."""
     axes = space.axes
     x_low, x_high = axes.get_xlim()
+    if panel.sizes:  # behind the last dot stand the names
+        x_high = max(dot.x for dot in panel.dots)
     y_low, y_high = axes.get_ylim()
     flats = [roof for roof in panel.roofs if roof.flat]
     slopes = [roof for roof in panel.roofs if not roof.flat]
@@ -246,7 +299,8 @@ def draw_roofs(space: Space, panel: Panel) -> None:
         space.take_line(*places)
         labels.append((roof, *places))
     for roof, start, end in labels:
-        label_line(space, roof.label, start, end, from_right=roof.flat, soft=not roof.main or roof in panel.references)
+        from_right, soft = roof.flat and not panel.sizes, not roof.main or roof in panel.references
+        label_line(space, roof.label, start, end, from_right, soft)
 
 
 def label_line(
@@ -307,7 +361,7 @@ def draw_dot(axes: Axes, chart: Chart, x: float, y: float, dot: Dot) -> None:
         markerfacecolor="#ffffff" if hollow else color,
         markeredgecolor=color if hollow else "#ffffff",
         markeredgewidth=1.6 if hollow else 0.6,
-        zorder=4 + 0.1 * ("l1", "l2", "shared", "", "dram", "requested").index(level),
+        zorder=4 + 0.1 * ("l1", "l2", "shared", "", "dram", "requested", "ragged").index(level),
     )
 
 
@@ -327,7 +381,7 @@ def draw_panel(space: Space, chart: Chart, panel: Panel) -> None:
         space.take((left - height, top - width, left, top), 3)
     for path in panel.paths:
         for first, second in zip(path, path[1:]):
-            space.take_line(space.at(first.x, first.y), space.at(second.x, second.y), 0.35)
+            space.take_line(space.at(first.x, first.y), space.at(second.x, second.y), 1.5 if panel.sizes else 0.35)
     draw_roofs(space, panel)
     signs = {f"{sign} {meaning}": sign for sign, meaning in chart.key}
     for path in panel.paths:
@@ -336,7 +390,10 @@ def draw_panel(space: Space, chart: Chart, panel: Panel) -> None:
                 draw_arrow(space, first, second, chart.color(second.kernel))
             else:
                 color = chart.color(first.kernel)
-                axes.plot([first.x, second.x], [first.y, second.y], color=color, linewidth=1.1, zorder=3)
+                # What picks among the others runs on top of them: wide and behind, so that both are seen.
+                under = {"linewidth": 4, "alpha": 0.25, "zorder": 2.5} if first.kernel in chart.black else {}
+                style = {"linewidth": 1.1, "zorder": 3, **under}
+                axes.plot([first.x, second.x], [first.y, second.y], color=color, **style)
     groups: dict[str, list[Dot]] = {}
     for dot in panel.dots:
         draw_dot(axes, chart, dot.x, dot.y, dot)
@@ -346,6 +403,9 @@ def draw_panel(space: Space, chart: Chart, panel: Panel) -> None:
             xs, y = [dot.x for dot in dots], dots[0].y
             axes.plot([min(xs), max(xs)], [y, y], color=chart.color(kernel), linewidth=0.8, alpha=0.55, zorder=3)
             space.take_line(space.at(min(xs), y), space.at(max(xs), y), 0.3)
+    if panel.sizes:
+        label_ends(space, [(path[-1].kernel, chart.color(path[-1].kernel), path[-1]) for path in panel.paths], 7.5)
+        groups = {kernel: dots for kernel, dots in groups.items() if dots[0].level}
     # A label goes to a dot that was measured, if there is one.
     texts = [
         (signs.get(kernel, kernel), chart.color(kernel), [dot for dot in dots if dot.level != "requested"] or dots)
@@ -432,57 +492,125 @@ def draw_signs(figure: Figure, chart: Chart, left: float, bottom: float, height:
         x += 8 + text_width * 72 / figure.dpi + 16
 
 
-def to_svg(chart: Chart) -> bytes:
+def draw_steps(figure: Figure, chart: Losses, height: float, top: float, row: float) -> None:
+    """Draw a step a row: its name and what it follows from, and a bar from what is left before to what is after.
+
+    The axis begins below what was measured, so the ceiling and what was measured are lines and no bars.
+    """
+    left, right = 230, 30
+    rows = len(chart.steps) + 2
+    ends = [end for step in chart.steps for end in (step.before, step.after)]
+    low, high = 10 * math.floor((min(ends) - 7) / 10), max(100, *ends)
+    bottom = top - rows * row
+    axes = figure.add_axes((left / WIDTH, bottom / height, (WIDTH - left - right) / WIDTH, rows * row / height))
+    axes.set(xlim=(low, high + 0.5), ylim=(rows, 0), yticks=[], xlabel="% of the FMA ceiling")
+    axes.grid(True, axis="x", color=FAINT, linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.tick_params(length=3, width=0.6, labelsize=7.5)
+    for side in ("top", "left", "right"):
+        axes.spines[side].set_visible(False)
+    space = Space(figure, axes)
+
+    def write(place: int, name: str, why: str, at: float, said: str, color: str) -> None:
+        middle = top - (place + 0.5) * row
+        place_text(space, 14, middle + 1, name, 8.5, weight="bold", color=color)
+        place_text(space, 14, middle - 10, why, 7.5, color=SOFT)
+        width, tall = space.size(said, 8)
+        place_text(space, space.at(at, 0)[0] - width - 6, middle - tall / 2, said, 8)
+
+    write(0, "FMA ceiling", chart.ceiling.label, 100, "100.00", INK)
+    axes.plot([100, 100], [0.2, 1.5], color=INK, linewidth=1.5, solid_capstyle="butt", zorder=3)
+    for place, step in enumerate(chart.steps, start=1):
+        color = PALETTE[2 * (place - 1) % len(PALETTE)]
+        write(place, step.name, step.why, min(step.before, step.after), step.change, color)
+        draw_bar(axes, place, step, color)
+        axes.plot([step.after] * 2, [place + 0.5, place + 1.5], color=SOFT, linewidth=0.8, zorder=1.5)
+    measured = chart.measured
+    write(rows - 1, measured.name, measured.why, measured.after, f"{measured.after:.2f}", INK)
+    axes.plot([measured.after] * 2, [rows - 0.8, rows - 0.2], color=INK, linewidth=1.5, zorder=3)
+
+
+def draw_bar(axes: Axes, place: int, step: Step, color: str) -> None:
+    """Draw a step's bar: filled, or as an outline if it is no loss."""
+    gain = step.after > step.before
+    width = step.after - step.before
+    face = "#ffffff" if gain else color
+    axes.barh([place + 0.5], [width], 0.5, step.before, color=face, edgecolor=color, linewidth=1.2, zorder=3)
+
+
+def to_svg(chart: Chart | Losses) -> bytes:
     """Return a chart as SVG. Raises Stop without matplotlib."""
     try:
         import matplotlib
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
     except ImportError:
         raise Stop(
             "the Python package matplotlib is missing, which draws the charts: scripts/lessons test sets up "
             "build/venv, then use build/venv/bin/python; or python3 -m pip install -r scripts/requirements.txt"
         ) from None
 
-    head, foot, gap = 46, 24 + (12 if len(chart.key) > 5 else 0), 58
-    plot = 320 if len(chart.panels) > 1 else 300
-    rail = 58 if chart.rail else 0
-    titles = 16 if len(chart.panels) > 1 else 0
-    height = head + titles + plot + 34 + rail + foot
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(STYLE)
-        figure = Figure(figsize=(WIDTH / 72, height / 72), dpi=72, facecolor="#ffffff")
-        FigureCanvasAgg(figure)  # measures the texts
-        left, right = 46, 12
-        figure.text(14 / WIDTH, 1 - 20 / height, chart.title, fontsize=12, weight="bold")
-        figure.text(1 - 12 / WIDTH, 1 - 20 / height, chart.device, fontsize=8, color=SOFT, ha="right")
-        figure.text(14 / WIDTH, 1 - 34 / height, chart.about, fontsize=8, color=SOFT)
-        count = len(chart.panels)
-        shared = count > 2  # the same y axis for all
-        between = 14 if shared else gap - 10
-        wide = (WIDTH - left - right - between * (count - 1)) / count
-        ranges = [limits(panel)[1] for panel in chart.panels]
-        for place, panel in enumerate(chart.panels):
-            x = left + place * (wide + between)
-            axes = figure.add_axes((x / WIDTH, (foot + rail + 34) / height, wide / WIDTH, plot / height))
-            set_axes(axes, panel)
-            if shared:
-                axes.set_ylim(min(low for low, _ in ranges), max(high for _, high in ranges))
-                if place:
-                    axes.set_ylabel("")
-                    axes.tick_params(axis="y", labelleft=False)
-            if count > 1:
-                axes.set_title(panel.title, fontsize=9, loc="left", pad=6)
-            draw_panel(Space(figure, axes), chart, panel)
-        if chart.rail:
-            axes = figure.add_axes((left / WIDTH, (foot + 14) / height, (WIDTH - left - right) / WIDTH, 28 / height))
-            draw_rail(Space(figure, axes), chart, chart.rail)
-            figure.text(left / WIDTH, (foot + 46) / height, chart.rail.title, fontsize=7.5, color=SOFT)
-        draw_signs(figure, chart, 18, 9, height)
+        figure = bars_figure(chart) if isinstance(chart, Losses) else dots_figure(chart)
         stream = io.StringIO()
         figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None, "Title": chart.title})
     return tidy(stream.getvalue()).encode("utf-8")
+
+
+def new_figure(chart: Picture, height: float) -> Figure:
+    """Return a figure with what stands above each chart."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH / 72, height / 72), dpi=72, facecolor="#ffffff")
+    FigureCanvasAgg(figure)  # measures the texts
+    figure.text(14 / WIDTH, 1 - 20 / height, chart.title, fontsize=12, weight="bold")
+    figure.text(1 - 12 / WIDTH, 1 - 20 / height, chart.device, fontsize=8, color=SOFT, ha="right")
+    figure.text(14 / WIDTH, 1 - 34 / height, chart.about, fontsize=8, color=SOFT)
+    return figure
+
+
+def bars_figure(chart: Losses) -> Figure:
+    """Return a chart of bars."""
+    head, row, foot = 46, 32, 36
+    height = head + row * (len(chart.steps) + 2) + foot
+    figure = new_figure(chart, height)
+    draw_steps(figure, chart, height, height - head, row)
+    return figure
+
+
+def dots_figure(chart: Chart) -> Figure:
+    """Return a chart of dots."""
+    head, foot, gap = 46, 24 + (12 if len(chart.key) > 5 else 0), 58
+    plot = 320 if len(chart.panels) > 1 else 360 if chart.panels[0].sizes else 300
+    rail = 58 if chart.rail else 0
+    titles = 16 if len(chart.panels) > 1 else 0
+    height = head + titles + plot + 34 + rail + foot
+    figure = new_figure(chart, height)
+    left, right = 46, 12
+    count = len(chart.panels)
+    shared = count > 2  # the same y axis for all
+    between = 14 if shared else gap - 10
+    wide = (WIDTH - left - right - between * (count - 1)) / count
+    ranges = [limits(panel)[1] for panel in chart.panels]
+    for place, panel in enumerate(chart.panels):
+        x = left + place * (wide + between)
+        axes = figure.add_axes((x / WIDTH, (foot + rail + 34) / height, wide / WIDTH, plot / height))
+        set_axes(axes, panel)
+        if shared:
+            axes.set_ylim(min(low for low, _ in ranges), max(high for _, high in ranges))
+            if place:
+                axes.set_ylabel("")
+                axes.tick_params(axis="y", labelleft=False)
+        if count > 1:
+            axes.set_title(panel.title, fontsize=9, loc="left", pad=6)
+        draw_panel(Space(figure, axes), chart, panel)
+    if chart.rail:
+        axes = figure.add_axes((left / WIDTH, (foot + 14) / height, (WIDTH - left - right) / WIDTH, 28 / height))
+        draw_rail(Space(figure, axes), chart, chart.rail)
+        figure.text(left / WIDTH, (foot + 46) / height, chart.rail.title, fontsize=7.5, color=SOFT)
+    draw_signs(figure, chart, 18, 9, height)
+    return figure
 
 
 def tidy(svg: str) -> str:
@@ -499,7 +627,7 @@ def tidy(svg: str) -> str:
     return re.sub(r'\b(?:d|x|y|points)="[^"]*"|translate\([^)]*\)', rounded, svg)
 
 
-def files_of(folder: Path, charts: list[Chart] | None = None) -> dict[str, bytes]:
+def files_of(folder: Path, charts: list[Chart | Losses] | None = None) -> dict[str, bytes]:
     """Return the charts and tables of a folder by file name. Raises Stop."""
     files = {}
     for chart in charts_of(folder)[0] if charts is None else charts:
@@ -536,7 +664,7 @@ def main(arguments: list[str] | None = None) -> int:
             for name, data in files_of(options.folder, charts).items():
                 write_whole(out / name, data)
             for chart in charts:
-                print(f"{out / chart.name}.svg, .txt: {len(chart.dots)} dots, {len(chart.impossible)} above their roof")
+                print(f"{out / chart.name}.svg, .txt: {chart.said}")
             for name, reason in lacking.items():
                 print(f"{name}: not drawn: {reason}")
         flush_stdout()

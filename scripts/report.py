@@ -29,7 +29,23 @@ from pathlib import Path
 from typing import Any
 
 from evidence import EXIT_WRONG, HISTORY, Stop, age_of, file_of, read_manifest, revisions_of
-from rooflines import INK, LEVELS, Chart, Dot, Panel, Rail, charts_of, millions, rows_of, shown, table
+from rooflines import (
+    INK,
+    LEVELS,
+    PALETTE,
+    Chart,
+    Dot,
+    Losses,
+    Panel,
+    Picture,
+    Rail,
+    charts_of,
+    millions,
+    rows_of,
+    rows_of_losses,
+    shown,
+    table,
+)
 from rooflines import Stop as BadLines
 from sync_common import flush_stdout, say_failed, write_whole
 
@@ -40,6 +56,7 @@ MARKERS = {
     "l1": "triangle-up",
     "shared": "cross",
     "requested": "diamond",
+    "ragged": "diamond",
     "": "circle",
 }
 SIZES = {"l1": 15, "l2": 10, "dram": 8, "requested": 7}  # the smaller on top where they fall together
@@ -55,7 +72,7 @@ PROVENANCE = {
     "uuid": "GPU",
 }
 
-NUMBER = re.compile(r"[0-9]+([.][0-9]+)?")
+NUMBER = re.compile(r"[+-]?[0-9]+([.][0-9]+)?")
 
 STYLE = """
 :root { color-scheme: light; font: 15px/1.5 system-ui, sans-serif; color: #1f2328; background: #f6f8fa; }
@@ -196,6 +213,8 @@ def panel_figure(chart: Chart, panel: Panel) -> dict[str, Any]:
     xs += [max(flats) / min(slopes)] if slopes and flats else []
     ys = [dot.y for dot in panel.dots] + flats
     left, right, low, high = min(xs) / 2, max(xs) * 2, min(ys) / 2, max(ys) * 2
+    if panel.sizes:
+        left, right, low, high = min(xs) / 1.2, max(xs) * 1.2, 0, max(ys) * 1.08
     data, notes = [], []
     for roof in [*panel.roofs, *panel.references]:
         style = {} if roof.main and roof not in panel.references else {"dash": "dot", "width": 1}
@@ -209,6 +228,8 @@ def panel_figure(chart: Chart, panel: Panel) -> dict[str, Any]:
             x = start * (end / start) ** 0.06
             at = (x, x * roof.rate, "left", "top")
         notes.append(annotation(roof.label, *at))
+        if panel.sizes:
+            notes[-1]["y"] = roof.rate
     for kernel in dict.fromkeys(dot.kernel for dot in panel.dots):
         same = [dot for dot in panel.dots if dot.kernel == kernel]
         if len({dot.level for dot in same}) > 1:
@@ -218,14 +239,17 @@ def panel_figure(chart: Chart, panel: Panel) -> dict[str, Any]:
         data.append(line([x, x], [low, high], dash="dot", width=1, color="#59636e"))
         notes.append({**annotation(text, x, high, "right", "top"), "textangle": -90})
     for path in panel.paths:
-        data.append(line([dot.x for dot in path], [dot.y for dot in path], width=1, color="#59636e"))
+        color = chart.color(path[0].kernel) if panel.sizes else "#59636e"
+        data.append(line([dot.x for dot in path], [dot.y for dot in path], width=1, color=color))
+        if panel.sizes:  # a line goes where its kernel's dots go
+            data[-1]["meta"] = {"kernel": path[0].kernel, "level": ""}
     if panel.arrows:
         for path in panel.paths:
             for first, second in zip(path, path[1:]):
                 notes.append(arrow(first, second))
     axes = {
-        "xaxis": log_axis(left, right, panel.x_label, panel.fractions),
-        "yaxis": log_axis(low, high, panel.y_label),
+        "xaxis": log_axis(left, right, panel.x_label, panel.fractions or panel.sizes),
+        "yaxis": percent_axis(high, panel.y_label) if panel.sizes else log_axis(low, high, panel.y_label),
     }
     title = {"title": {"text": panel.title, "font": {"size": 13}}} if panel.title else {}
     margin = {"l": 62, "r": 12, "t": 34 if panel.title else 12, "b": 46}
@@ -233,10 +257,15 @@ def panel_figure(chart: Chart, panel: Panel) -> dict[str, Any]:
     return {"data": data + dot_traces(chart, panel.dots), "layout": layout}
 
 
-def log_axis(low: float, high: float, label: str, fractions: bool = False) -> dict[str, Any]:
-    """Return a logarithmic axis with ticks at the powers of ten, or of two as fractions."""
+def percent_axis(high: float, label: str) -> dict[str, Any]:
+    """Return a linear axis from zero."""
+    return {**AXIS, "range": [0, high], "dtick": 20, "title": {"text": label}}
+
+
+def log_axis(low: float, high: float, label: str, powers_of_two: bool = False) -> dict[str, Any]:
+    """Return a logarithmic axis with ticks at the powers of ten, or of two: 1/2, 1, 2."""
     ticks: dict[str, Any] = {"dtick": 1 if math.log10(high / low) > 2 else "D2"}
-    if fractions:
+    if powers_of_two:
         powers = range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1)
         texts = [f"1/{2**-power}" if power < 0 else str(2**power) for power in powers]
         ticks = {"tickvals": [2.0**power for power in powers], "ticktext": texts}
@@ -274,6 +303,30 @@ def rail_figure(chart: Chart, rail: Rail) -> dict[str, Any]:
     }
     layout = {**LAYOUT, **axes, "margin": {"l": 62, "r": 12, "t": 24, "b": 46}, "annotations": [note]}
     return {"data": data + dot_traces(chart, rail.dots, on_rail=True), "layout": layout}
+
+
+def losses_figure(chart: Losses) -> dict[str, Any]:
+    """Return what a kernel loses as a figure of plotly.js: a bar for each cause, hollow if it is no loss."""
+    data, notes = [], []
+    for place, step in enumerate(chart.steps):
+        color = PALETTE[2 * place % len(PALETTE)]
+        said = [f"<b>{html.escape(step.name)}</b>", f"{step.change} %, {step.after:.2f} % left", html.escape(step.why)]
+        marker = {"color": "#fff" if step.after > step.before else color, "line": {"color": color, "width": 1.5}}
+        bar = {"type": "bar", "orientation": "h", "y": [step.name], "x": [step.after - step.before]}
+        bar.update(base=[step.before], width=[0.6], marker=marker)
+        data.append({**bar, "customdata": ["<br>".join(said)], "hovertemplate": "%{customdata}<extra></extra>"})
+        at = {"x": min(step.before, step.after), "y": step.name, "xanchor": "right"}
+        notes.append({**at, "text": f"{step.change} ", "showarrow": False})
+    ends = [end for step in chart.steps for end in (step.before, step.after)]
+    steps = [step.name for step in chart.steps]
+    data += [line([at, at], [steps[0], steps[-1]], width=1, dash="dot") for at in (100, chart.measured.after)]
+    axes = {
+        "xaxis": {**AXIS, "range": [min(ends) - 5, max(ends) + 1], "title": {"text": "% of the FMA ceiling"}},
+        "yaxis": {**AXIS, "autorange": "reversed", "automargin": True},
+    }
+    margin = {"l": 62, "r": 12, "t": 12, "b": 46}
+    layout = {**LAYOUT, **axes, "margin": margin, "barmode": "overlay", "annotations": notes}
+    return {"data": data, "layout": layout}
 
 
 # ---- the page --------------------------------------------------------------------------------------------------------
@@ -317,7 +370,7 @@ class Page:
         self.cards: list[str] = []
         self.figures: list[dict[str, Any]] = []
 
-    def plot(self, chart: Chart, figure: dict[str, Any], more: str = "") -> str:
+    def plot(self, chart: Picture, figure: dict[str, Any], more: str = "") -> str:
         """Add a figure and return its place in the page."""
         self.figures.append(figure)
         return f'<div class="plot {more}" data-chart="{chart.name}" data-figure="{len(self.figures) - 1}"></div>'
@@ -363,14 +416,20 @@ class Page:
             + "</header>"
         )
 
-    def chart(self, chart: Chart) -> str:
+    def chart(self, chart: Chart | Losses) -> str:
         """Return a chart with its switches and its table."""
+        if isinstance(chart, Losses):
+            return self.section(chart, self.plot(chart, losses_figure(chart)), rows_of_losses(chart))
         panels = "".join(self.plot(chart, panel_figure(chart, panel)) for panel in chart.panels)
         rail = self.plot(chart, rail_figure(chart, chart.rail), "rail") if chart.rail else ""
-        numbers = f'<div class="wide">{html_table(rows_of(chart))}</div>'
+        plots = f'<div class="panels" style="--panels:{len(chart.panels)}">{panels}</div>{rail}'
+        return self.section(chart, switches(chart) + plots, rows_of(chart))
+
+    def section(self, chart: Chart | Losses, inside: str, rows: list[list[str]]) -> str:
+        """Return what stands around a chart: title, notes and its table."""
+        numbers = f'<div class="wide">{html_table(rows)}</div>'
         return (
-            f'<section id="{chart.name}"><h3>{html.escape(chart.title)}</h3><p>{html.escape(chart.about)}</p>'
-            f'{switches(chart)}<div class="panels" style="--panels:{len(chart.panels)}">{panels}</div>{rail}'
+            f'<section id="{chart.name}"><h3>{html.escape(chart.title)}</h3><p>{html.escape(chart.about)}</p>{inside}'
             + "".join(f"<p>{html.escape(note)}</p>" for note in chart.notes)
             + details("Every number of this chart", numbers + f"<pre>{html.escape(table(chart))}</pre>")
             + "</section>"

@@ -1,11 +1,11 @@
-"""What stands on each chart of a recorded GPU: roofs, dots and the tables that hold every number of them.
+"""What stands on each chart of a recorded GPU: roofs, dots, bars and the tables that hold every number of them.
 
 No drawing here and nothing but Python's own library: scripts/plot_roofline.py draws these charts, scripts/report.py
 makes them interactive, and scripts/evidence.py holds both to the recorded lines.
 
-A folder such as profile/h200 may hold day30.jsonl (ceilings of every level), day44.jsonl (the ladder), day49.jsonl and
-day49-merged.jsonl (the kernels, and their counters). A chart whose lines are not all there is left out, and it is said
-why.
+A folder such as profile/h200 may hold day30.jsonl (ceilings of every level), day44.jsonl (the ladder) with
+day44-counters-inst.csv (the instructions that its kernels execute), day49.jsonl and day49-merged.jsonl (the kernels,
+and their counters). A chart whose lines are not all there is left out, and it is said why.
 
 Intensities are work over traffic: FLOP per byte (Williams, Waterman, Patterson, Roofline, CACM 2009), or for the
 instruction roofline warp instructions per 32-byte transaction (Ding, Williams, An Instruction Roofline Model for GPUs,
@@ -17,11 +17,13 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import predict
 import row_schema
 
 ABOVE = 1.02  # times its own roof: what no kernel can honestly do
@@ -29,7 +31,15 @@ UNITS_OFF = 100  # times its own roof: no cache and no clock explains that
 TRANSACTION = 32  # bytes of a sector, the unit in which L1, L2 and DRAM move data
 WAVEFRONT = 128  # bytes that shared memory moves at once, the width of the same data path: four transactions
 
-LEVELS = {"dram": "DRAM", "l2": "L2", "l1": "L1", "shared": "shared", "requested": "as requested", "": ""}
+LEVELS = {
+    "dram": "DRAM",
+    "l2": "L2",
+    "l1": "L1",
+    "shared": "shared",
+    "requested": "as requested",
+    "ragged": "ragged shape",  # no level of memory, but told from the other dots in the same way
+    "": "",
+}
 
 # After Paul Tol's "muted" scheme, made for readers with any kind of colour blindness; its light colours darker, so that
 # they stand out, and in pairs, as the kernels come. Colour is never alone: each dot has its kernel's name beside it.
@@ -94,6 +104,7 @@ class Panel:
     walls: list[tuple[float, str]] = field(default_factory=list)  # x, label
     references: list[Roof] = field(default_factory=list)  # lines that bind nothing
     fractions: bool = False  # x ticks as 1/32, 1/16, ...
+    sizes: bool = False  # x ticks at powers of two, y linear from zero, and each path has its name at its end
 
 
 @dataclass
@@ -106,13 +117,29 @@ class Rail:
 
 
 @dataclass
-class Chart:
-    """A picture: what is drawn, and what stands under it."""
+class Picture:
+    """What every chart has: the names of its files, and what stands above it."""
 
     name: str  # of its files
     title: str
     about: str  # what a reader looks at, in one line
     device: str
+
+    @property
+    def dots(self) -> list[Dot]:
+        """All dots; a chart of bars has none."""
+        return []
+
+    @property
+    def impossible(self) -> list[Dot]:
+        """The dots above their own roof."""
+        return [dot for dot in self.dots if dot.cause]
+
+
+@dataclass
+class Chart(Picture):
+    """Dots under roofs: what is drawn, and what stands under it."""
+
     panels: list[Panel]
     units: tuple[str, str, str, str]  # of work, amount, x and y in the table
     kernels: list[str]  # in the order of their colours
@@ -120,6 +147,7 @@ class Chart:
     notes: list[str] = field(default_factory=list)
     key: list[tuple[str, str]] = field(default_factory=list)  # sign and meaning, where dots have signs for names
     counts: bool = True  # work and amount are counts of one launch, in the table in millions
+    black: tuple[str, ...] = ()  # kernels that are drawn in the colour of letters
 
     @property
     def dots(self) -> list[Dot]:
@@ -127,13 +155,46 @@ class Chart:
         return [dot for panel in self.panels for dot in panel.dots] + (self.rail.dots if self.rail else [])
 
     @property
-    def impossible(self) -> list[Dot]:
-        """The dots above their own roof."""
-        return [dot for dot in self.dots if dot.cause]
+    def said(self) -> str:
+        """What there is to say once it is written."""
+        return f"{len(self.dots)} dots, {len(self.impossible)} above their roof"
 
     def color(self, kernel: str) -> str:
         """Return a kernel's colour, #rrggbb: black for those that come after the palette."""
+        if kernel in self.black:
+            return INK
         return (*PALETTE, INK)[min(self.kernels.index(kernel), len(PALETTE))]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A cause on the way from the ceiling down to what was measured, both in percent of the ceiling."""
+
+    name: str
+    before: float
+    after: float
+    why: str  # what the step follows from, with the figures
+    source: str  # where those are recorded
+
+    @property
+    def change(self) -> str:
+        """Percent of the ceiling, with its sign. A plus is no loss: the causes together explain more than was lost."""
+        return f"{self.after - self.before:+.2f}".replace("-0.00", "0.00").replace("+0.00", "0.00")
+
+
+@dataclass
+class Losses(Picture):
+    """What a kernel loses on the way from the ceiling to what was measured, cause by cause."""
+
+    ceiling: Roof  # its rate is 100 %
+    measured: Step  # from nothing
+    steps: list[Step]  # each begins where the one before ends
+    notes: list[str]
+
+    @property
+    def said(self) -> str:
+        """What there is to say once it is written."""
+        return f"{len(self.steps)} steps down to {self.measured.after:.2f} %"
 
 
 # ---- recorded lines --------------------------------------------------------------------------------------------------
@@ -189,6 +250,20 @@ class Recorded:
         if not found:
             raise Lacking(f"no ceiling in {name} whose metric is {metric}")
         return max(found, key=lambda record: record["value"])
+
+    def instructions(self, name: str, symbol: str) -> dict[str, float]:
+        """Return the counters of a kernel's first launch in an export. Raises Lacking, and Stop if it is damaged."""
+        path = self.folder / name
+        if not path.is_file():
+            raise Lacking(f"no {name}")
+        try:
+            launches = predict.read_counters(path)
+        except predict.Stop as stop:
+            raise Stop(str(stop)) from None
+        for launch in launches:
+            if predict.split_name(launch.kernel)[0] == symbol:
+                return launch.values
+        raise Lacking(f"no launch of {symbol} in {name}")
 
     def dram_copy(self) -> tuple[Record, str]:
         """Return the copy ceiling and its file: day 30's, or day 49's own. Raises Lacking."""
@@ -541,10 +616,175 @@ def scaling(recorded: Recorded) -> Chart:
     return Chart("", "How many SMs it takes", about, recorded.device(name), [panel], units, list(series), counts=False)
 
 
-CHARTS: dict[str, Callable[[Recorded], Chart]] = {
+FIRST_RUNG_OF_SIZES = 8  # those before it are far below, and not timed at every size
+RAGGED = (4097, 4095, 4093)  # the shape beside the cubes that is large enough to be set beside them
+
+
+def sizes(recorded: Recorded) -> Chart:
+    """Day 44's rungs and sgemm() in percent of cuBLAS, from the smallest to the largest cube."""
+    name = "day44.jsonl"
+    library = Roof("cuBLAS", 100.0, "cuBLAS", f"{name}: cublas_ms of each gemm line", flat=True, main=False)
+    panel = Panel("", "m = n = k", "% of cuBLAS", references=[library], sizes=True)
+    paths: dict[str, list[Dot]] = {}
+    ragged = []
+    for row in recorded.some(name, "gemm"):
+        kernel, shape = row["variant"], (row["m"], row["n"], row["k"])
+        rung = rung_of(row)
+        dispatched = kernel == "sgemm()" and "launch loop" not in row.get("note", "")
+        if not dispatched and not (rung and int(rung[0]) >= FIRST_RUNG_OF_SIZES):
+            continue
+        lacks = [key for key in ("cublas_percent", "fma_percent") if not row.get(key)]
+        if lacks:
+            raise Lacking(f"no {lacks[0]} of {kernel} at {shape_text(shape)} in {name}")
+        if len(set(shape)) == 1:
+            paths.setdefault(kernel, []).append(in_percent_of_cublas(row, kernel, ""))
+        elif dispatched and shape == RAGGED:
+            ragged.append(in_percent_of_cublas(row, f"{kernel}, {shape_text(shape)}", "ragged"))
+    if max((len(dots) for dots in paths.values()), default=0) < 2:
+        raise Lacking(f"no kernel from rung {FIRST_RUNG_OF_SIZES} upwards at two sizes in {name}")
+    panel.paths = [sorted(dots, key=lambda dot: dot.x) for dots in paths.values()]
+    panel.dots = [dot for path in panel.paths for dot in path] + ragged
+    notes = [
+        "cuBLAS was timed anew in turn with each kernel, so its rate differs from row to row.",
+        "A kernel's roof is the FMA ceiling, here in percent of cuBLAS.",
+    ]
+    if ragged:
+        notes.append("The ragged shape stands at the cube root of its m n k.")
+    others = [kernel for kernel in dict.fromkeys(dot.kernel for dot in panel.dots) if kernel[0].isdigit()]
+    black = tuple(kernel for kernel in dict.fromkeys(dot.kernel for dot in panel.dots) if kernel not in others)
+    return Chart(
+        "",
+        "Against cuBLAS, size by size",
+        "Each kernel where it takes part; sgemm() picks one for the shape, or a guarded one where no tile fits",
+        recorded.device(name),
+        [panel],
+        ("GFLOP/s", "cuBLAS GFLOP/s", "m = n = k", "% of cuBLAS"),
+        [*others, *black],
+        notes=notes,
+        counts=False,
+        black=black,
+    )
+
+
+def shape_text(shape: tuple[int, int, int]) -> str:
+    """Return a shape as "4097 x 4095 x 4093"."""
+    return " x ".join(map(str, shape))
+
+
+def in_percent_of_cublas(row: Record, kernel: str, level: str) -> Dot:
+    """Return the dot of a gemm line; its roof is the FMA ceiling, which the line has its share of."""
+    rate, percent = row["value"], row["cublas_percent"]
+    above = row["fma_percent"] / 100
+    cause = why_above("", above, True) if above > ABOVE else ""
+    size = (row["m"] * row["n"] * row["k"]) ** (1 / 3)
+    # A cube's root is a whole number, which the power misses by its rounding.
+    size = round(size) if row["m"] == row["n"] == row["k"] else size
+    return Dot(kernel, level, size, percent, rate, 100 * rate / percent, row["ms"], percent / above, cause)
+
+
+WARP = 32  # lanes
+FMAS_OF_LOOP = 128  # of a step of the loops fma-loads-*, beside so many 128-bit shared loads as their name says
+EXECUTED, SHARED_LOADS = "smsp__inst_executed.sum", "smsp__inst_executed_op_shared_ld.sum"
+
+
+def losses(recorded: Recorded) -> Losses:
+    """What day 44's best rung loses at the largest cube: each cause's share of what the causes before it leave."""
+    name, export = "day44.jsonl", "day44-counters-inst.csv"
+    rungs = [row for row in recorded.some(name, "gemm") if rung_of(row) and row["m"] == row["n"] == row["k"]]
+    if not rungs:
+        raise Lacking(f"no rung at a cubed size in {name}")
+    best = max(rungs, key=lambda row: (row["m"], row["value"]))
+    kernel, size = best["variant"], best["m"]
+    for key in ("symbol", "fma_percent", "wave_percent", "loads_per_fma"):
+        if key not in best:
+            raise Lacking(f"no {key} of {kernel} at {size} cubed in {name}")
+    rates = {record["variant"]: record["value"] for record in recorded.some(name, "ceiling")}
+    if "fma-peak" not in rates:
+        raise Lacking(f"no ceiling fma-peak in {name}")
+    ceiling = Roof("FMA", rates["fma-peak"], f"{shown(rates['fma-peak'])} GFLOP/s", f"{name}: ceiling fma-peak", True)
+    source = f"{name}: gemm {kernel} at {size} cubed"
+
+    waves = best["wave_percent"] / 100
+    causes = [("waves", waves, f"{100 * waves:.2f} % of the SMs have work, over the run", source)]
+    loads = FMAS_OF_LOOP * best["loads_per_fma"]
+    rate, loops = rate_beside_loads(rates, loads, name)
+    why = f"{shown(loads)} of 128 bits beside {FMAS_OF_LOOP} FMAs leave {shown(rate)} GFLOP/s"
+    causes.append(("shared loads", rate / ceiling.rate, why, f"{name}: ceiling {loops}"))
+    share, others, counted_size = issue_share(recorded.instructions(export, best["symbol"]), rungs, kernel, export)
+    why = f"{others:.4f} per FMA, counted at {counted_size} cubed"
+    causes.append(("other instructions", share, why, f"{export}: {best['symbol']}"))
+
+    steps, left = [], 100.0
+    for cause, kept, why, where in causes:
+        steps.append(Step(cause, left, left * kept, why, where))
+        left *= kept
+    measured = best["fma_percent"]
+    steps.append(Step("rest", left, measured, "what no figure here explains", "by difference"))
+    gains = any(step.after > step.before for step in steps)
+    return Losses(
+        "",
+        "What the best rung loses",
+        f"{kernel} at {size} cubed, in percent of the FMA ceiling",
+        recorded.device(name),
+        ceiling,
+        Step("measured", 0.0, measured, f"{shown(best['value'])} GFLOP/s", source),
+        steps,
+        [
+            "Each step takes its share of what the steps before it leave.",
+            "Other instructions are neither FFMA nor shared loads; each is taken for one issue slot, as an FMA is.",
+            f"They were counted in a launch of size {counted_size} cubed.",
+            "The loops with shared loads have some too: what both have is counted twice, and makes the rest smaller.",
+            *(["A plus is no loss: the causes together explain more than was lost."] if gains else []),
+        ],
+    )
+
+
+def rate_beside_loads(rates: dict[str, float], loads: float, name: str) -> tuple[float, str]:
+    """Return what the loops fma-loads-* reach beside so many loads, and the loops. Raises Lacking.
+
+    Between two loops it is interpolated; beyond the last one nothing is measured.
+    """
+    found = [(re.fullmatch("fma-loads-([0-9]+)", variant), rate) for variant, rate in rates.items()]
+    measured = sorted((int(match[1]), rate) for match, rate in found if match)
+    if not measured:
+        raise Lacking(f"no ceiling fma-loads-0, -2, ... in {name}")
+    for count, rate in measured:
+        if count == loads:
+            return rate, f"fma-loads-{count}"
+    for (fewer, high), (more, low) in zip(measured, measured[1:]):
+        if fewer < loads < more:
+            part = (loads - fewer) / (more - fewer)
+            return high + (low - high) * part, f"fma-loads-{fewer} and -{more}"
+    raise Lacking(
+        f"the best rung has {shown(loads)} shared loads beside {FMAS_OF_LOOP} FMAs, and the loops in {name} have "
+        f"{measured[0][0]} to {measured[-1][0]}"
+    )
+
+
+def issue_share(counters: dict[str, float], rungs: list[Record], kernel: str, export: str) -> tuple[float, float, int]:
+    """Return FFMA over FFMA and other instructions, the others for an FFMA, and the size at which they were counted.
+
+    Others are neither FFMA nor shared loads. Raises Lacking.
+    """
+    for metric in (predict.merge_dram.FFMA, SHARED_LOADS, EXECUTED):
+        if metric not in counters:
+            raise Lacking(f"no {metric} of {kernel} in {export}")
+    threads_ffma = counters[predict.merge_dram.FFMA]
+    # One FMA for each product, but for the few that a kernel adds to move its sums.
+    counted = [row["m"] for row in rungs if abs(threads_ffma / row["m"] ** 3 - 1) < 0.01]
+    if not counted:
+        raise Lacking(f"{kernel} has {shown(threads_ffma)} FFMA in {export}, as no cubed size in its lines has")
+    ffma = threads_ffma / WARP
+    others = counters[EXECUTED] - ffma - counters[SHARED_LOADS]
+    return ffma / (ffma + others), others / ffma, counted[0]
+
+
+CHARTS: dict[str, Callable[[Recorded], Chart | Losses]] = {
     "day30-curve": curve,
     "day30-scaling": scaling,
     "day44-ladder": ladder,
+    "day44-sizes": sizes,
+    "day44-losses": losses,
     "day49-dram": dram,
     "day49-hierarchical": hierarchical,
     "day49-instruction": instruction,
@@ -552,7 +792,7 @@ CHARTS: dict[str, Callable[[Recorded], Chart]] = {
 }
 
 
-def charts_of(folder: Path, note: str = "") -> tuple[list[Chart], dict[str, str]]:
+def charts_of(folder: Path, note: str = "") -> tuple[list[Chart | Losses], dict[str, str]]:
     """Return the charts that a folder's lines allow, and by name why each other one is not among them. Raises Stop.
 
     `note` stands on each behind the card, such as ", recorded at revision abc123".
@@ -583,7 +823,8 @@ def columns(rows: list[list[str]]) -> list[str]:
     """Return rows of cells as lines: the first column to the left, numbers to the right."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     numeric = [
-        i > 0 and all(row[i][:1].isdigit() or row[i] in ("", "-") for row in rows[1:]) for i in range(len(widths))
+        i > 0 and all(row[i].lstrip("+-")[:1].isdigit() or row[i] in ("", "-") for row in rows[1:])
+        for i in range(len(widths))
     ]
     lines = []
     for row in rows:
@@ -606,9 +847,20 @@ def rows_of(chart: Chart) -> list[list[str]]:
     return rows
 
 
-def table(chart: Chart) -> str:
+def rows_of_losses(chart: Losses) -> list[list[str]]:
+    """Return the table of a chart's steps, the heading first."""
+    rows = [["", "change, %", "left, %", "by", "recorded in"]]
+    rows.append(["FMA ceiling", "", "100.00", chart.ceiling.label, chart.ceiling.source])
+    rows += [[step.name, step.change, f"{step.after:.2f}", step.why, step.source] for step in chart.steps]
+    measured = chart.measured
+    return [*rows, [measured.name, "", f"{measured.after:.2f}", measured.why, measured.source]]
+
+
+def table(chart: Chart | Losses) -> str:
     """Return every number of a chart as text."""
     lines = [f"{chart.title}: {chart.device}", f"{chart.about}.", ""]
+    if isinstance(chart, Losses):
+        return "\n".join([*lines, *columns(rows_of_losses(chart)), "", *chart.notes]) + "\n"
     roofs = [["roof", "recorded in"]]
     for panel in chart.panels:
         of = f"{panel.title}: " if len(chart.panels) > 1 else ""
