@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Put the rates that day 44's sgemm() chooses by into matmul_registers.cu, as a recorded run has them.
 
-A kernel's rate is what it does of the FMA ceiling where all SMs have work: `fma_percent` over `wave_percent` of its rows
-in the run, the best of those shapes where nearly as many SMs have work as at any of them. It is the last number of the
-kernel's row in makeRows().
+A kernel's rate is what it does of the FMA ceiling where all SMs have work: `fma_percent` over `wave_percent` of its
+rows in the run, the best of those shapes where nearly as many SMs have work as at any of them. It is the last number of
+the kernel's row in makeRows().
 
     day44-matmul/rates.py            # from profile/h200/day44.jsonl
     day44-matmul/rates.py --check    # writes nothing: exit code 1 where a rate is off by more than --tolerance
@@ -31,7 +31,7 @@ ROW = re.compile(r"(KERNEL\((\w+)\),[^\n]*?(?:\n[^\n]*?)?)(\d\.\d+)(\)?\}?,\n)")
 
 
 def rates_of(run: Path) -> dict[str, float]:
-    """Return each kernel's rate (a share, 0 to 1) from the `gemm` lines of a run. Raises ValueError for a run without."""
+    """Return each kernel's rate, a share of the FMA ceiling, from a run. Raises ValueError for one that has none."""
     shares: dict[str, list[tuple[float, float]]] = {}
     for number, line in enumerate(run.read_text(encoding="utf-8").splitlines(), 1):
         try:
@@ -75,8 +75,9 @@ def with_rates(text: str, rates: dict[str, float], tolerance: float) -> tuple[st
 
 
 def main() -> int:
+    """Read the arguments, and check or write; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--run", type=Path, default=RUN, help="JSON lines of day 44 (default: profile/h200/day44.jsonl)")
+    parser.add_argument("--run", type=Path, default=RUN, help="a run's JSON lines (default: profile/h200/day44.jsonl)")
     parser.add_argument("--source", type=Path, default=SOURCE, help="the program (default: the one beside this script)")
     parser.add_argument("--tolerance", type=float, default=0.015, help="what a rate may be off (default: 0.015)")
     parser.add_argument("--check", action="store_true", help="write nothing")

@@ -108,7 +108,7 @@ NAMED = [
                 "no column guard",
                 "row < g.m && column + e < g.n",
                 "row < g.m",
-                kernel="matmulGuardedScalars",
+                kernel="matmulGuardedSmall",
             ),
         ),
     ),
