@@ -163,10 +163,10 @@ __device__ inline void writeSwapped(float* to, const float* four) {
   *reinterpret_cast<float4*>(to) = make_float4(four[1], four[0], four[3], four[2]);
 }
 
-// What a shared load costs beside FMAs: the loop of rungs 9 and up, 8 x 16 FMAs a step, with kLoads loads of 128 bits
-// and nothing else. A load is one instruction, but on an H200 it takes the issue slots of three to four (the rows
-// fma-loads-* of profile/h200/day44.txt), even where all lanes read one address. These rows, and not a count, are what
-// the column `model` goes by.
+// What a shared load costs beside FMAs: the loop of rung 10, 8 x 16 FMAs a step, with kLoads loads of 128 bits and
+// nothing else. A load is one instruction, but with six of them beside 128 FMAs it takes the issue slots of two on an
+// H200 (the rows fma-loads-* of profile/h200/day44.txt). These rows, and not a count, are what the column `model` goes
+// by. The loop with four is no faster than the one with six: ptxas places its sums and operands less well.
 constexpr int kBesideSteps = 4096, kBesideBody = 2, kBesideM = 8, kBesideN = 16, kBesideFmas = kBesideM * kBesideN;
 constexpr int kBesideRows = kBesideBody * (kBesideM + kBesideN) / 4;
 
@@ -287,7 +287,7 @@ constexpr int kSide = 16, kSquareThreads = kSide * kSide;
 // rows and 2 columns. At each step of k it reads 16 floats of A that lie a row apart, each in a sector and a line of
 // its own, and 2 of B in one sector; in the end it stores C in 16 sectors. If L1 serves one line a clock, which is
 // assumed, a warp's FMA takes 17 clocks of an SM that could do four in one: predicted 1/68 of the ceiling, 1.5 %;
-// measured @@.
+// measured 1.5 % at 2048.
 __global__ void __launch_bounds__(kSquareThreads) matmulUncoalesced(Gemm g) {
   const int row = blockIdx.y * kSide + threadIdx.x % kSide;
   const int column = blockIdx.x * kSide + threadIdx.x / kSide;
@@ -298,7 +298,8 @@ __global__ void __launch_bounds__(kSquareThreads) matmulUncoalesced(Gemm g) {
 
 // Rung 2: the same, but neighbouring threads go along a row. A warp has 2 rows and 16 columns: at each step of k it
 // reads 2 floats of A in two lines and 16 of B in two sectors of one line, and it stores C in 4 sectors. An FMA still
-// needs two loads, but these take 3 clocks instead of 17: predicted 1/12 of the ceiling, 8.3 %, x 5.7; measured @@.
+// needs two loads, but these take 3 clocks instead of 17: predicted 1/12 of the ceiling, 8.3 %, x 5.7; measured
+// 8.3 %, x 5.63 at 2048.
 __global__ void __launch_bounds__(kSquareThreads) matmulCoalesced(Gemm g) {
   const int row = blockIdx.y * kSide + threadIdx.x / kSide;
   const int column = blockIdx.x * kSide + threadIdx.x % kSide;
@@ -358,7 +359,7 @@ static_assert(kColumnM * kTileK % kColumnThreads == 0 && kTileK * kColumnN % kCo
 
 // Rung 4: a column of outputs a thread. One value of B in a register serves all of them, so 8 FMAs need 9 shared loads
 // instead of 16; a warp's lanes read 32 neighbouring floats of B, and the same float of A. Predicted x 1.8 once the
-// grid fills the card; measured x 1.90 at 1024 and x 1.82 at 2048.
+// grid fills the card; measured x 1.94 at 1024 and x 1.88 at 2048.
 __global__ void __launch_bounds__(kColumnThreads, 2) matmulRegTile1d(Gemm g) {
   __shared__ float tileA[kColumnM][kTileK], tileB[kTileK][kColumnN];
   const int y = threadIdx.x / kColumnN * kThreadM, x = threadIdx.x % kColumnN;
@@ -388,7 +389,7 @@ __global__ void __launch_bounds__(kColumnThreads, 2) matmulRegTile1d(Gemm g) {
 
 // Rung 5: a square of outputs a thread, 16 loads for 64 FMAs. A warp is 2 x 16 threads: a load of A reads two floats,
 // but one of B reads 16 that lie 8 apart, since a thread's 8 columns lie side by side, and four of them meet in each
-// bank. Predicted x 2, not 4.5; measured x 1.83 at 2048.
+// bank. Predicted x 2, not 4.5; measured x 1.73 at 2048.
 __global__ void __launch_bounds__(kSquareThreads, kTileBlocks) matmulRegTile2d(Gemm g) {
   __shared__ float tileA[kTileM][kTileK], tileB[kTileK][kTileN];
   const int y = threadIdx.x / kSide * kThreadM, x = threadIdx.x % kSide * kThreadN;
@@ -422,7 +423,7 @@ __global__ void __launch_bounds__(kSquareThreads, kTileBlocks) matmulRegTile2d(G
 // Rung 6: every load, and every store of B and C, is a float4: 4 shared loads for 64 FMAs. A float4 of A in shared
 // memory must hold rows of one k, so A is transposed on its way there. But a load of A takes 2 wavefronts of shared
 // memory, and one of B takes 8, because lanes that lie 8 floats apart use half of the banks: 20 wavefronts a step.
-// Predicted x 1.1; measured x 1.26 at 2048.
+// Predicted x 1.1; measured x 1.31 at 2048.
 __global__ void __launch_bounds__(kSquareThreads, kTileBlocks) matmulRegTile2dVec4(Gemm g) {
   __shared__ __align__(16) float tileA[kTileK][kTileM], tileB[kTileK][kTileN];
   const int y = threadIdx.x / kSide * kThreadM, x = threadIdx.x % kSide * kThreadN;
@@ -882,7 +883,7 @@ __device__ void multiplyBalanced(const Gemm& g) {
 
 // Rung 7, conflict-free lanes: warps own 32 x 64 outputs and read 96 values a step where rung 6's
 // read 144, lanes share loads in pairs, A's stores do not collide. Predicted x 1.3, measured
-// x 1.34 at 2048.
+// x 1.33 at 2048.
 struct WarpTiles {
   static constexpr int kM = 128, kN = 128, kK = 8, kOutN = 8, kSplitK = 1, kStages = 1, kBody = 8;
   static constexpr int kBlocksPerSm = 2;  // that registers are kept free for
@@ -895,26 +896,27 @@ __global__ void BOUNDS_OF(WarpTiles) matmulWarpTiles(Gemm g) { multiplyTiled<Til
 
 // Rung 8, double buffers: rung 7 waits a memory latency for every tile, whose arithmetic takes 1024
 // clocks of an SM's FMA lanes. A latency of 600 clocks was assumed, not measured; the SM's second
-// block hides half of it. Predicted x 1.2, measured x 1.41 at 1024 (over rung 4) and x 1.07 at 2048.
+// block hides half of it. Predicted x 1.2, measured x 1.39 at 1024 (over rung 4) and x 1.06 at 2048.
 struct DoubleBuffered : WarpTiles {
   static constexpr int kStages = 2;
 };
 __global__ void BOUNDS_OF(DoubleBuffered) matmulDoubleBuffered(Gemm g) { multiplyTiled<Tile<DoubleBuffered>>(g); }
 
-// Rung 9, 8 x 16 outputs a thread: a scheduler issues one instruction a clock, and a 128-bit shared load takes three to
-// four of its slots (the rows fma-loads-* of the table). 8 x 8 outputs spend 4 loads on 64 FMAs, 8 x 16 spend 6 on 128.
+// Rung 9, 8 x 16 outputs a thread: a scheduler issues one instruction a clock, and a 128-bit shared load takes about
+// two of its slots (the rows fma-loads-* of the table). 8 x 8 outputs spend 4 loads on 64 FMAs, 8 x 16 spend 6 on 128.
 // A warp's tile is 64 x 64, so a block of 128 x 128 is 128 threads, two blocks an SM. Predicted x 1.06 from 2048,
-// measured @9@.
+// measured x 1.04 at 2048, x 1.03 at 4096, x 1.02 at 8192.
 struct WideThreads : DoubleBuffered {
   static constexpr int kOutN = 16;
 };
 __global__ void BOUNDS_OF(WideThreads) matmulWideThreads(Gemm g) { multiplyTiled<Tile<WideThreads>>(g); }
 
 // Rung 10, banks and balance. The register file has two banks, and an FMA waits where two of its operands come from
-// one: of rung 9's, ptxas leaves 14 % so. Here FMAs go by rows, the sums lie in the bank that B's operand does not
-// (writeSwapped), and a short body of two steps keeps the loads where the source has them: 3 % are left in it. And the
-// last wave: at 8192, 2048 blocks of 128 x 256 are 15.5 waves of 132, so that 3 % of the SMs' time is lost; the tiles
-// that are over are cut along k. Predicted x 1.04 at 4096 and 8192; measured @10@.
+// one: 14 % of rung 9's, in the machine code that nvcc 13.0 makes for sm_90. Here FMAs go by rows, the sums lie in the
+// bank that B's operand does not (writeSwapped), and a short body of two steps keeps the loads where the source has
+// them: 3 % are left in it. And the last wave: at 8192, 2048 blocks of 128 x 256 are 15.5 waves of 132, so that 3 % of
+// the SMs' time is lost; the tiles that are over are cut along k. Predicted x 1.04 at 4096 and 8192; measured x 1.03
+// and x 1.04, and x 1.01 at 2048, where no tile is cut.
 struct Balanced : WideThreads {
   static constexpr int kN = 256, kK = 16, kBody = 2, kBlocksPerSm = 1;
   static constexpr int kLeastK = 2048;  // below, exchanging sums costs more than it saves
@@ -923,7 +925,8 @@ struct Balanced : WideThreads {
 __global__ void BOUNDS_OF(Balanced) matmulBalanced(Gemm g) { multiplyBalanced<Tile<Balanced>>(g); }
 
 // Rung 11, split-K inside a block: at 1024, 128 x 128 tiles are 64 blocks for 132 SMs; 64 x 64 are 256, and four parts
-// of k give each 8 warps. Predicted x 2 at 1024 over rung 8, x 0.9 from 2048 on (less reuse); measured @11@.
+// of k give each 8 warps. Predicted x 2 at 1024 over rung 8, x 0.9 from 2048 on (less reuse); measured x 2.09
+// (over rung 8, the best at 1024) and x 0.90 at 2048.
 struct SplitK : DoubleBuffered {
   static constexpr int kM = 64, kN = 64, kK = 32, kSplitK = 4, kBody = 8;
   static constexpr bool kByRows = true;
@@ -931,15 +934,15 @@ struct SplitK : DoubleBuffered {
 __global__ void BOUNDS_OF(SplitK) matmulSplitK(Gemm g) { multiplyTiled<Tile<SplitK>>(g); }
 
 // Rung 12, small tiles: at 512 even 64 x 64 tiles are only 64 blocks; 32 x 64 are 128, with eight parts of k each. A
-// block has 64 KiB of shared memory, all that an SM of a T4 has. Predicted x 1.7 at 512, measured @12@. Here ends what
-// sm_75 can do.
+// block has 64 KiB of shared memory, all that an SM of a T4 has. Predicted x 1.7 at 512, measured x 1.72. Here ends
+// what sm_75 can do.
 struct SmallTiles : SplitK {
   static constexpr int kM = 32, kK = 64, kSplitK = 8, kBody = 2, kBlocksPerSm = 1;
 };
 __global__ void BOUNDS_OF(SmallTiles) matmulSmallTiles(Gemm g) { multiplyTiled<Tile<SmallTiles>>(g); }
 
 // Rung 13, cp.async for B (sm_80): rung 9 in blocks of 128 x 256, whose tiles of B need no registers on their way.
-// Predicted x 1.02 over rung 9 at 2048, where rung 10 has nothing to balance; measured @13@.
+// Predicted x 1.02 over rung 9 at 2048, where rung 10 has nothing to balance; measured x 1.02.
 struct AsyncWide : WideThreads {
   static constexpr int kN = 256, kBlocksPerSm = 1, kNeeds = 80;
   static constexpr bool kAsyncB = true;
@@ -947,7 +950,7 @@ struct AsyncWide : WideThreads {
 __global__ void BOUNDS_OF(AsyncWide) matmulAsyncWide(Gemm g) { multiplyTiled<Tile<AsyncWide>>(g); }
 
 // Rung 14, two tiles ahead, all by cp.async, where few warps hide latency: rung 11 with three buffers. Predicted x 1.05
-// to 1024, measured @14@.
+// to 1024, measured x 1.18 over rung 11 at 512 and x 0.95 at 1024.
 struct TwoAhead : SplitK {
   static constexpr int kStages = 3, kBody = 2, kNeeds = 80;
   static constexpr bool kAsyncA = true, kAsyncB = true;
@@ -955,10 +958,9 @@ struct TwoAhead : SplitK {
 __global__ void BOUNDS_OF(TwoAhead) matmulTwoAhead(Gemm g) { multiplyTiled<Tile<TwoAhead>>(g); }
 
 // Rung 15, thread-block clusters (sm_90), for 512: two blocks share a 64 x 64 tile, each takes half of k and sends half
-// a tile of sums into the other's shared memory. Four buffers of 64 steps hold all of a block's half at 512. And the
+// a tile of sums into the other's shared memory. Five buffers hold more than half of what a block reads at 512. And the
 // next launch may begin while this one ends (programmatic dependent launch): its blocks start up and wait for the data
-// alone. One block takes more than half of an SM's shared memory, or those early blocks would pile up beside it.
-// Predicted x 1.2 at 512 over rung 12, measured @15@.
+// alone. Predicted x 1.2 at 512 over rung 12, measured x 1.17.
 struct Cluster : TwoAhead {
   static constexpr int kStages = 5, kBody = 8, kBlocksPerSm = 1, kNeeds = 90;
 };
@@ -1007,7 +1009,7 @@ __global__ void CLUSTER BOUNDS_OF(Cluster) matmulCluster([[maybe_unused]] Gemm g
 // ---- Any shape
 
 // The guarded kernels take any m, n, k >= 1 that their alignment allows. Rung 13 with guards: predicted price 2 %,
-// measured @G1@ at 2048.
+// measured 2 % at 2048.
 struct GuardedVectors : AsyncWide {
   static constexpr int kNeeds = 0;
   static constexpr Guard kGuard = Guard::kVectors;
@@ -1016,7 +1018,7 @@ __global__ void BOUNDS_OF(GuardedVectors) matmulGuardedVectors(Gemm g) { multipl
 
 // Where rows are not aligned, no float4 can be loaded from them. A copy of A and of B whose rows are, filled up with
 // zeros to whole tiles, lets rung 10 do the rest with guards for C alone. Copying moves 16 bytes for 2 n or 2 m FMAs:
-// at 4097 x 4095 x 4093 predicted 2 % of the time. Together measured @G2@.
+// at 4097 x 4095 x 4093 predicted 2 % of the time. Together it is 101.9 % of cuBLAS there.
 struct Packed : Balanced {
   static constexpr Guard kGuard = Guard::kPacked;
 };
