@@ -359,7 +359,7 @@ static_assert(kColumnM * kTileK % kColumnThreads == 0 && kTileK * kColumnN % kCo
 
 // Rung 4: a column of outputs a thread. One value of B in a register serves all of them, so 8 FMAs need 9 shared loads
 // instead of 16; a warp's lanes read 32 neighbouring floats of B, and the same float of A. Predicted x 1.8 once the
-// grid fills the card; measured x 1.94 at 1024 and x 1.88 at 2048.
+// grid fills the card; measured x 1.92 at 1024 and x 1.88 at 2048.
 __global__ void __launch_bounds__(kColumnThreads, 2) matmulRegTile1d(Gemm g) {
   __shared__ float tileA[kColumnM][kTileK], tileB[kTileK][kColumnN];
   const int y = threadIdx.x / kColumnN * kThreadM, x = threadIdx.x % kColumnN;
@@ -883,7 +883,7 @@ __device__ void multiplyBalanced(const Gemm& g) {
 
 // Rung 7, conflict-free lanes: warps own 32 x 64 outputs and read 96 values a step where rung 6's
 // read 144, lanes share loads in pairs, A's stores do not collide. Predicted x 1.3, measured
-// x 1.33 at 2048.
+// x 1.32 at 2048.
 struct WarpTiles {
   static constexpr int kM = 128, kN = 128, kK = 8, kOutN = 8, kSplitK = 1, kStages = 1, kBody = 8;
   static constexpr int kBlocksPerSm = 2;  // that registers are kept free for
@@ -896,7 +896,7 @@ __global__ void BOUNDS_OF(WarpTiles) matmulWarpTiles(Gemm g) { multiplyTiled<Til
 
 // Rung 8, double buffers: rung 7 waits a memory latency for every tile, whose arithmetic takes 1024
 // clocks of an SM's FMA lanes. A latency of 600 clocks was assumed, not measured; the SM's second
-// block hides half of it. Predicted x 1.2, measured x 1.39 at 1024 (over rung 4) and x 1.06 at 2048.
+// block hides half of it. Predicted x 1.2, measured x 1.41 at 1024 (over rung 4) and x 1.07 at 2048.
 struct DoubleBuffered : WarpTiles {
   static constexpr int kStages = 2;
 };
@@ -905,7 +905,7 @@ __global__ void BOUNDS_OF(DoubleBuffered) matmulDoubleBuffered(Gemm g) { multipl
 // Rung 9, 8 x 16 outputs a thread: a scheduler issues one instruction a clock, and a 128-bit shared load takes about
 // two of its slots (the rows fma-loads-* of the table). 8 x 8 outputs spend 4 loads on 64 FMAs, 8 x 16 spend 6 on 128.
 // A warp's tile is 64 x 64, so a block of 128 x 128 is 128 threads, two blocks an SM. Predicted x 1.06 from 2048,
-// measured x 1.04 at 2048, x 1.03 at 4096, x 1.02 at 8192.
+// measured x 1.05 at 2048, x 1.03 at 4096, x 1.02 at 8192.
 struct WideThreads : DoubleBuffered {
   static constexpr int kOutN = 16;
 };
@@ -925,8 +925,8 @@ struct Balanced : WideThreads {
 __global__ void BOUNDS_OF(Balanced) matmulBalanced(Gemm g) { multiplyBalanced<Tile<Balanced>>(g); }
 
 // Rung 11, split-K inside a block: at 1024, 128 x 128 tiles are 64 blocks for 132 SMs; 64 x 64 are 256, and four parts
-// of k give each 8 warps. Predicted x 2 at 1024 over rung 8, x 0.9 from 2048 on (less reuse); measured x 2.09
-// (over rung 8, the best at 1024) and x 0.90 at 2048.
+// of k give each 8 warps. Predicted x 2 at 1024 over rung 8, x 0.9 from 2048 on (less reuse); measured x 2.07
+// (over rung 8, the best at 1024) and x 0.91 at 2048.
 struct SplitK : DoubleBuffered {
   static constexpr int kM = 64, kN = 64, kK = 32, kSplitK = 4, kBody = 8;
   static constexpr bool kByRows = true;
@@ -934,7 +934,7 @@ struct SplitK : DoubleBuffered {
 __global__ void BOUNDS_OF(SplitK) matmulSplitK(Gemm g) { multiplyTiled<Tile<SplitK>>(g); }
 
 // Rung 12, small tiles: at 512 even 64 x 64 tiles are only 64 blocks; 32 x 64 are 128, with eight parts of k each. A
-// block has 64 KiB of shared memory, all that an SM of a T4 has. Predicted x 1.7 at 512, measured x 1.72. Here ends
+// block has 64 KiB of shared memory, all that an SM of a T4 has. Predicted x 1.7 at 512, measured x 1.71. Here ends
 // what sm_75 can do.
 struct SmallTiles : SplitK {
   static constexpr int kM = 32, kK = 64, kSplitK = 8, kBody = 2, kBlocksPerSm = 1;
@@ -950,7 +950,7 @@ struct AsyncWide : WideThreads {
 __global__ void BOUNDS_OF(AsyncWide) matmulAsyncWide(Gemm g) { multiplyTiled<Tile<AsyncWide>>(g); }
 
 // Rung 14, two tiles ahead, all by cp.async, where few warps hide latency: rung 11 with three buffers. Predicted x 1.05
-// to 1024, measured x 1.18 over rung 11 at 512 and x 0.95 at 1024.
+// to 1024, measured x 1.17 over rung 11 at 512 and x 0.94 at 1024.
 struct TwoAhead : SplitK {
   static constexpr int kStages = 3, kBody = 2, kNeeds = 80;
   static constexpr bool kAsyncA = true, kAsyncB = true;
@@ -960,7 +960,7 @@ __global__ void BOUNDS_OF(TwoAhead) matmulTwoAhead(Gemm g) { multiplyTiled<Tile<
 // Rung 15, thread-block clusters (sm_90), for 512: two blocks share a 64 x 64 tile, each takes half of k and sends half
 // a tile of sums into the other's shared memory. Five buffers hold more than half of what a block reads at 512. And the
 // next launch may begin while this one ends (programmatic dependent launch): its blocks start up and wait for the data
-// alone. Predicted x 1.2 at 512 over rung 12, measured x 1.17.
+// alone. Predicted x 1.2 at 512 over rung 12, measured x 1.16.
 struct Cluster : TwoAhead {
   static constexpr int kStages = 5, kBody = 8, kBlocksPerSm = 1, kNeeds = 90;
 };
@@ -1018,7 +1018,7 @@ __global__ void BOUNDS_OF(GuardedVectors) matmulGuardedVectors(Gemm g) { multipl
 
 // Where rows are not aligned, no float4 can be loaded from them. A copy of A and of B whose rows are, filled up with
 // zeros to whole tiles, lets rung 10 do the rest with guards for C alone. Copying moves 16 bytes for 2 n or 2 m FMAs:
-// at 4097 x 4095 x 4093 predicted 2 % of the time. Together it is 101.9 % of cuBLAS there.
+// at 4097 x 4095 x 4093 predicted 2 % of the time. Together it is 101.5 % of cuBLAS there.
 struct Packed : Balanced {
   static constexpr Guard kGuard = Guard::kPacked;
 };
