@@ -1,4 +1,4 @@
-"""What day 44 takes from its recorded run: the rates of its dispatch, the counts of its early rungs; and what it claims."""
+"""What day 44 takes from its recorded run, the rates of its dispatch and counts of its early rungs, and what it claims."""
 
 import csv
 import json
@@ -89,7 +89,7 @@ def test_the_wavefronts_of_the_early_rungs_are_those_that_were_counted(day, sour
     [(512, 135, 107), (1024, 121, 118), (2048, 103, 102), (4096, 103.5, 102), (8192, 105, 102.5)],
 )
 def test_the_ladder_passes_cublas(products, size, best, without_sm80):
-    """In percent of cuBLAS, to within the half percent by which two runs differ; rungs 1 to 12 need no more than sm_75."""
+    """In percent of cuBLAS, to the half percent by which two runs differ; rungs 1 to 12 need no more than sm_75."""
     rungs = {
         int(variant.split()[0]): row["cublas_percent"]
         for variant, row in products[(size, size, size)].items()
