@@ -1,4 +1,4 @@
-"""What day 44 takes from its recorded run, the rates of its dispatch and counts of its early rungs, and what it claims."""
+"""What day 44 takes from its recorded run, rates of its dispatch and counts of its early rungs, and what it claims."""
 
 import csv
 import json
