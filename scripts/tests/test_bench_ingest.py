@@ -849,8 +849,9 @@ LINES = 1857  # of the four days' runs when the minute was set
 def test_simulated_runs_of_all_days_within_their_share_of_a_minute(db, tmp_path):
     """Ten thousand, 3.8 million records, may take a minute on two cores, 120 s of processor time; 200 are a fiftieth.
 
-    That was of runs whose four days had LINES lines together; longer ones may take so much longer. Processor time, because other tests run beside this one, and by what json.loads takes meanwhile: 7.8 microseconds
-    for a line if nothing else runs, more if two programs share a core. CUDA_DAYS_SIMULATED_RUNS=10000 makes it all.
+    That was of runs whose four days had LINES lines together; longer ones may take so much longer. Processor time,
+    because other tests run beside this one, and by what json.loads takes meanwhile: 7.8 microseconds for a line if
+    nothing else runs, more if two programs share a core. CUDA_DAYS_SIMULATED_RUNS=10000 makes it all.
     """
     recorded = sorted((SCRIPTS.parent / "profile" / "h200").glob("day[0-9][0-9].jsonl"))
     days = [[json.loads(line) for line in file.read_text().splitlines()] for file in recorded]
