@@ -1016,14 +1016,8 @@ struct GuardedVectors : AsyncWide {
 };
 __global__ void BOUNDS_OF(GuardedVectors) matmulGuardedVectors(Gemm g) { multiplyTiled<Tile<GuardedVectors>>(g); }
 
-// Where rows are not aligned, no float4 can be loaded from them. A copy of A and of B whose rows are, filled up with
-// zeros to whole tiles, lets rung 10 do the rest with guards for C alone. Copying moves 16 bytes for 2 n or 2 m FMAs:
-// at 4097 x 4095 x 4093 predicted 2 % of the time. Together it is 101.5 % of cuBLAS there.
-struct Packed : Balanced {
-  static constexpr Guard kGuard = Guard::kPacked;
-};
-__global__ void BOUNDS_OF(Packed) matmulPacked(Gemm g) { multiplyBalanced<Tile<Packed>>(g); }
-
+// Where rows are not aligned, no float4 can be loaded from them. This copies a matrix into rows that are, filled up
+// with zeros to whole tiles.
 constexpr int kPackThreads = 256;
 __global__ void __launch_bounds__(kPackThreads)
     packMatrix(const float* from, int height, int width, int ldFrom, float* to, int ldTo) {
@@ -1033,6 +1027,13 @@ __global__ void __launch_bounds__(kPackThreads)
   for (int e = 0; e < 4; ++e) four[e] = row < height && column + e < width ? from[rows(row, ldFrom) + column + e] : 0;
   writeFour(to + rows(row, ldTo) + column, 1, four);
 }
+
+// Rung 10 on such copies, with guards for C alone. Copying moves 16 bytes for 2 n or 2 m FMAs: at 4097 x 4095 x 4093
+// predicted 2 % of the time. Together it is 101.5 % of cuBLAS there.
+struct Packed : Balanced {
+  static constexpr Guard kGuard = Guard::kPacked;
+};
+__global__ void BOUNDS_OF(Packed) matmulPacked(Gemm g) { multiplyBalanced<Tile<Packed>>(g); }
 
 // Rung 11 with scalar guards, and all of its tiles may be cut: few outputs and a long k keep all SMs busy.
 struct GuardedSmall : SplitK {
@@ -3094,10 +3095,10 @@ int runDay(Report& report) {
   const Stream stream;
   const Owned<cublasHandle_t> cublas = createCublas(stream);
   Context context = makeContext(device, stream, cublas);
-  reportSetup(report, device, context);
-
   const WorkspaceSize size = workspaceOf(context);
   requireDeviceMemory(size_t(3 * 4) * kLargest * kLargest + size.bytes());
+  reportSetup(report, device, context);
+
   const DeviceBuffer<float> sums(size.sums), packed(size.packed);
   const DeviceBuffer<unsigned> arrived(size.arrived);
   CUDA_CHECK(cudaMemsetAsync(arrived, 0, arrived.bytes(), stream));

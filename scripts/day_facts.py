@@ -7,7 +7,8 @@ headers           parts of the toolkit without which there is no such day
 optional_headers  parts that it can do without
 counters          whether its lesson is the hardware counters, so that a recording takes them
 timeline          whether it has something to show on a timeline (scripts/timeline.py)
-not_profiled      kernels that --profile leaves out: one that another stands for, or a tool of the measurement
+not_profiled      kernels that --profile leaves out: one that another stands for, one that takes no shape that is
+                  profiled, or a tool of the measurement
 kernels           what each kernel was designed for: threads and bytes of dynamic shared memory of a block, and how many
                   blocks an SM then holds, by architecture; none where that is not the lesson
 off               why what was predicted of some kernels' traffic is off: their names as a regular expression, the

@@ -11,6 +11,7 @@ from day_facts import find_facts
 FACTS = {f"{facts.folder}/{facts.program}": facts for facts in find_facts(SOURCE_DIR)}
 PROGRAMS = list(FACTS)
 CUBLAS = "cublasGemmEx"  # its products are logged and skipped as launches are
+PREPARES = {"packMatrix": "matmulPacked"}  # kernels without a row or check of their own, and whose row launches them
 
 
 def symbol_of(kernel):

@@ -16,7 +16,7 @@ import sys
 from dataclasses import dataclass
 
 import pytest
-from days import PROGRAMS, skippable
+from days import PREPARES, PROGRAMS, skippable
 from planting import SANITIZED, SMALLER, CodeFault, exchanged, small_source, switchable
 
 
@@ -843,5 +843,4 @@ def test_a_smaller_day_that_commits_none_of_its_faults_passes(day, switched_prog
     ids=str,
 )
 def test_skipped_launch_is_caught(program, kernel, small_program):
-    named = {"packMatrix": "matmulPacked"}.get(kernel, kernel)  # for which it copies
-    assert_fails_naming(named, *run_check(small_program(program), CUDA_DAYS_CPU_SKIP=kernel))
+    assert_fails_naming(PREPARES.get(kernel, kernel), *run_check(small_program(program), CUDA_DAYS_CPU_SKIP=kernel))

@@ -69,7 +69,7 @@ def test_takes_a_run_whose_code_the_driver_translated():
 
 
 def test_takes_a_matrix_product_with_what_it_may_leave_out():
-    optional = {"model_percent", "intensity", "loads_per_fma", "error", "note"}
+    optional = {"model_percent", "wave_percent", "intensity", "loads_per_fma", "error", "note"}
     assert optional < sample("gemm").keys()
     assert set(RECORDS["gemm"]["properties"]) == {*RECORDS["gemm"]["required"], *optional}
     assert takes(changed(sample("gemm"), dict.fromkeys(optional, ABSENT)))
