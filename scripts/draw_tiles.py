@@ -14,14 +14,13 @@ Exit code: 0 done, or the file is up to date; 1 it is not, or something is wrong
 from __future__ import annotations
 
 import argparse
-import io
 import itertools
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plot_roofline import FAINT, SOFT, STYLE, WIDTH, tidy
+from plot_roofline import FAINT, SOFT, WIDTH, svg_of
 from rooflines import INK, PALETTE, Stop
 from sync_common import flush_stdout, say_failed, write_whole
 
@@ -318,20 +317,7 @@ def figure_of() -> Figure:
 
 def to_svg() -> bytes:
     """Return the picture as SVG. Raises Stop without matplotlib."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise Stop(
-            "the Python package matplotlib is missing, which draws the tiles: scripts/lessons test sets up build/venv, "
-            "then use build/venv/bin/python; or python3 -m pip install -r scripts/requirements.txt"
-        ) from None
-
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(STYLE)
-        stream = io.StringIO()
-        figure_of().savefig(stream, format="svg", metadata={"Date": None, "Creator": None, "Title": TITLE})
-    return tidy(stream.getvalue()).encode("utf-8")
+    return svg_of(figure_of, TITLE)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -25,6 +25,7 @@ import io
 import math
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -540,6 +541,11 @@ def draw_bar(axes: Axes, place: int, step: Step, color: str) -> None:
 
 def to_svg(chart: Chart | Losses) -> bytes:
     """Return a chart as SVG. Raises Stop without matplotlib."""
+    return svg_of(lambda: bars_figure(chart) if isinstance(chart, Losses) else dots_figure(chart), chart.title)
+
+
+def svg_of(draw: Callable[[], Figure], title: str) -> bytes:
+    """Return what `draw` draws, in the style of all pictures, as SVG. Raises Stop without matplotlib."""
     try:
         import matplotlib
     except ImportError:
@@ -551,9 +557,8 @@ def to_svg(chart: Chart | Losses) -> bytes:
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(STYLE)
-        figure = bars_figure(chart) if isinstance(chart, Losses) else dots_figure(chart)
         stream = io.StringIO()
-        figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None, "Title": chart.title})
+        draw().savefig(stream, format="svg", metadata={"Date": None, "Creator": None, "Title": title})
     return tidy(stream.getvalue()).encode("utf-8")
 
 

@@ -226,7 +226,7 @@ def test_no_text_lies_on_another_or_sticks_out(drawn):
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    with matplotlib.rc_context(DRAW.STYLE):
+    with matplotlib.rc_context(importlib.import_module("plot_roofline").STYLE):
         figure = DRAW.figure_of()
         FigureCanvasAgg(figure)
         renderer = figure.canvas.get_renderer()
