@@ -57,6 +57,10 @@ def test_takes_a_ceiling_of_either_kind_and_a_check_with_either_end():
         "35x79x19 uniform gaps",
         "64x256x4 integer aligned",
         "1x17x129 uniform",
+        "513x36x1000 exact",
+        "64x128x4096 wide",
+        "64x128x4096 positive",
+        "70x140x40 special",
         "270336",
     ],
 )
