@@ -31,10 +31,7 @@ ROW = re.compile(r"(KERNEL\((\w+)\),[^\n]*?(?:\n[^\n]*?)?)(\d\.\d+)(\)?\}?,\n)")
 
 
 def rates_of(run: Path) -> dict[str, float]:
-    """Return each kernel's rate from a run. Raises ValueError for one that has none.
-
-    It is a share of the FMA ceiling, for kernels of tensor cores of a third of the TF32 ceiling.
-    """
+    """Return each kernel's rate, a share of the FMA ceiling, from a run. Raises ValueError for one that has none."""
     shares: dict[str, list[tuple[float, float]]] = {}
     for number, line in enumerate(run.read_text(encoding="utf-8").splitlines(), 1):
         try:
@@ -42,17 +39,13 @@ def rates_of(run: Path) -> dict[str, float]:
         except json.JSONDecodeError as error:
             raise ValueError(f"{run}, line {number}: not JSON: {error}") from None
         if row.get("record") == "gemm" and row["symbol"].startswith("matmul") and "wave_percent" in row:
-            percent = row.get("fma_percent", row.get("tensor_percent"))
-            if percent is None:
-                shape = f"{row['m']} x {row['n']} x {row['k']}"
-                raise ValueError(f"{run}, line {number}: {row['symbol']} at {shape} has a share of no ceiling")
-            shares.setdefault(row["symbol"], []).append((row["wave_percent"], percent))
+            shares.setdefault(row["symbol"], []).append((row["wave_percent"], row["fma_percent"]))
     if not shares:
         raise ValueError(f"{run}: no gemm lines with wave_percent: record day 44 again")
     rates = {}
     for symbol, pairs in shares.items():
         most = max(wave for wave, _ in pairs)
-        rates[symbol] = max(share / wave for wave, share in pairs if wave >= NEARLY * most)
+        rates[symbol] = max(fma / wave for wave, fma in pairs if wave >= NEARLY * most)
     return rates
 
 

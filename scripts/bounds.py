@@ -29,8 +29,6 @@ WORK = {
     "tensor-int8": 16384,
     "tensor-fp64": 256,
 }
-TF32_PRODUCTS = 3  # of the tensor cores for one product as accurate as FP32 (day 44)
-LIBRARY_MODES = ("cuBLAS, TF32", "cuBLAS, emulated")  # of day 44, on tensor cores where they have no share of the FMAs
 WARP_INSTRUCTIONS = 4  # one for each scheduler
 L1_BYTES = 128  # what a warp of 32 lanes gets of 4 bytes each: all that an SM requests comes this way
 L2_READ_BYTES = 64  # from L2 to one SM
@@ -73,7 +71,7 @@ class Card:
             if one.get("metric") in ("gflops", "gops") and one.get("level") in (None, "compute"):
                 theory = positive(one, "theory") or positive(one, "value") * 100 / (positive(one, "percent") or 100)
                 theory *= max(1.0, self.mhz / (positive(one, "clock_mhz") or self.mhz))
-                kind = kind_of(one)
+                kind = one.get("kind", "fp32-fma")
                 self.theories[kind] = max(self.theories.get(kind, 0.0), theory, positive(one, "value"))
         # Below these nothing is impossible, whatever it is but arithmetic of another kind.
         low = min(clocks, default=MOST_MHZ)
@@ -107,7 +105,7 @@ class Card:
 
     def arithmetic(self, record: Mapping[str, Any]) -> tuple[float, str]:
         """Return how fast a record's arithmetic may be, and why."""
-        kind = kind_of(record)
+        kind = record.get("kind") if record.get("level") == "compute" else "fp32-fma"
         if not isinstance(kind, str):
             return math.inf, ""
         work = next((work for name, work in WORK.items() if kind.startswith(name)), math.inf)
@@ -115,9 +113,7 @@ class Card:
         limit, why = self.allows(work, mhz), f"what {self.sms} SMs do at {mhz or self.mhz:.0f} MHz"
         theory = positive(record, "theory") or self.theories.get(kind, 0.0)
         if record.get("record") != "ceiling" and theory:
-            limit, why = min(theory, limit), f"what the {kind} ceiling of its own run allows"
-        if "tensor_percent" in record:
-            return limit / TF32_PRODUCTS, f"a third of {why}"
+            return min(theory, limit), f"what the {kind} ceiling of its own run allows"
         return limit, why
 
     def memory(self, record: Mapping[str, Any]) -> tuple[float, str]:
@@ -129,18 +125,6 @@ class Card:
         read = level == "l2" and kind == "read"
         per_clock = L2_READ_BYTES if read else L1_BYTES
         return self.allows(per_clock, mhz), f"{self.sms} SMs of {per_clock} bytes a clock at {mhz:.0f} MHz"
-
-
-def kind_of(record: Mapping[str, Any]) -> Any:
-    """Return the kind of a record's arithmetic: as it says at level compute, else TF32 of tensor cores or FMAs."""
-    if record.get("level") == "compute":
-        return record.get("kind")
-    if record.get("record") == "ceiling":
-        tensor = str(record.get("variant")).startswith("tf32-")
-    else:
-        library = record.get("variant") in LIBRARY_MODES and "fma_percent" not in record
-        tensor = library or "tensor_percent" in record
-    return "tensor-tf32" if tensor else "fp32-fma"
 
 
 def is_of(record: Mapping[str, Any], level: str, kind: str) -> bool:

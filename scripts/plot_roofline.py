@@ -92,7 +92,7 @@ def limits(panel: Panel) -> tuple[tuple[float, float], tuple[float, float]]:
         xs.append(max(flats) / min(slopes))  # the last ridge: every roof bends within the picture
     xs += [max(xs) * 1.2]
     x_low, x_high = min(xs) / 1.9, max(xs) * 1.9
-    top = max(flats + ys) * (6 if panel.walls and flats else 2)  # their labels hang from the top, clear of the roofs
+    top = max(flats + ys) * (6 if panel.walls else 2)  # their labels hang from the top
     return (x_low, x_high), (min(ys) / 2, top)
 
 
@@ -586,11 +586,8 @@ def bars_figure(chart: Losses) -> Figure:
 
 def dots_figure(chart: Chart) -> Figure:
     """Return a chart of dots."""
-    rows = math.ceil(len(chart.key) / 5)
-    head, foot, gap = 46, 24 + (12 if rows > 1 else 0) + 12 * max(rows - 3, 0), 58
+    head, foot, gap = 46, 24 + (12 if len(chart.key) > 5 else 0), 58
     plot = 320 if len(chart.panels) > 1 else 360 if chart.panels[0].sizes else 300
-    if sum(roof.flat and roof.main for roof in chart.panels[0].roofs) > 1:
-        plot += 80  # between two flat roofs dots stand too
     rail = 58 if chart.rail else 0
     titles = 16 if len(chart.panels) > 1 else 0
     height = head + titles + plot + 34 + rail + foot

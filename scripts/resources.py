@@ -301,10 +301,7 @@ def compile_kernels(nvcc: str, source: Path, arch: int) -> list[Kernel]:
     """Compile one source to machine code for one architecture and return its kernels, sorted by name."""
     flags, _ = build_line(source)
     with tempfile.TemporaryDirectory() as scratch:
-        # As a day is recorded on Hopper: wgmma is in sm_90a alone, which nvcc knows from version 12 on.
-        feature = "a" if arch == 90 and int(toolkit_version(nvcc).split(".")[0]) >= 12 else ""
-        flags += [f"-arch=sm_{arch}{feature}", "-cubin", "-Xptxas", "-v"]
-        command = [nvcc, *flags, "-o", f"{scratch}/a.cubin", source]
+        command = [nvcc, *flags, f"-arch=sm_{arch}", "-cubin", "-Xptxas", "-v", "-o", f"{scratch}/a.cubin", source]
         done = run(command, f"compiling {source} for sm_{arch}", stderr=subprocess.STDOUT)
     kernels = parse_ptxas(done.stdout)
     if not kernels:

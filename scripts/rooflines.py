@@ -148,7 +148,6 @@ class Chart(Picture):
     key: list[tuple[str, str]] = field(default_factory=list)  # sign and meaning, where dots have signs for names
     counts: bool = True  # work and amount are counts of one launch, in the table in millions
     black: tuple[str, ...] = ()  # kernels that are drawn in the colour of letters
-    more: list[list[str]] = field(default_factory=list)  # rows of a second table, the heading first
 
     @property
     def dots(self) -> list[Dot]:
@@ -196,9 +195,6 @@ class Losses(Picture):
     def said(self) -> str:
         """What there is to say once it is written."""
         return f"{len(self.steps)} steps down to {self.measured.after:.2f} %"
-
-
-TF32 = "tf32-"  # how the names of day 44's ceilings of tensor cores begin
 
 
 # ---- recorded lines --------------------------------------------------------------------------------------------------
@@ -249,9 +245,8 @@ class Recorded:
         raise Lacking(f"no ceiling of level {level} and kind {kind} in day30.jsonl")
 
     def best(self, name: str, metric: str) -> Record:
-        """Return the highest ceiling of a metric in a file, tensor cores' left out. Raises Lacking."""
-        ceilings = [record for record in self.lines(name, "ceiling") if not record["variant"].startswith(TF32)]
-        found = [record for record in ceilings if record["metric"] == metric]
+        """Return the highest ceiling of a metric in a file. Raises Lacking."""
+        found = [record for record in self.lines(name, "ceiling") if record["metric"] == metric]
         if not found:
             raise Lacking(f"no ceiling in {name} whose metric is {metric}")
         return max(found, key=lambda record: record["value"])
@@ -529,86 +524,47 @@ def rung_of(record: Record) -> tuple[str, str] | None:
     return (number, name) if number.isdigit() and name else None
 
 
-TF32_PRODUCTS = 3  # for one product as accurate as FP32
-TRUNCATED = "matmulTensorTruncated"  # day 44's demonstration, far less accurate than FP32
-
-
-def on_tensor_cores(row: Record) -> bool:
-    """Tell whether a gemm line is a rung of day 44 on tensor cores."""
-    return row.get("symbol", "").startswith("matmulTensor")
-
-
-def tensor_roof(recorded: Recorded, name: str) -> Roof | None:
-    """Return the roof of FP32-accurate products on tensor cores: a third of the best TF32 ceiling, if there is one."""
-    found = [record for record in recorded.lines(name, "ceiling") if record["variant"].startswith(TF32)]
-    if not found:
-        return None
-    best = max(found, key=lambda record: record["value"])
-    rate, roof = best["value"] / TF32_PRODUCTS, f"TF32 tensor cores / {TF32_PRODUCTS}"
-    return Roof(roof, rate, f"{roof}: {shown(rate)} {best['unit']}", source_of(best, name), flat=True)
-
-
 def ladder(recorded: Recorded) -> Chart:
-    """Day 44's rungs as a path under the roofline, at each size at which all of them ran.
-
-    Rungs on tensor cores stand under a roof of their own, at those of the sizes at which they ran.
-    """
+    """Day 44's rungs as a path under the roofline, at each size at which all of them ran."""
     name = "day44.jsonl"
-    fma, tensor = flat(recorded.best(name, "gflops"), name, "FMA"), tensor_roof(recorded, name)
+    fma = flat(recorded.best(name, "gflops"), name, "FMA")
     record, source = recorded.dram_copy()
     copy = slope(record, source, "DRAM copy")
-    l2: list[Roof] = []
-    with contextlib.suppress(Lacking):  # all that a rung requests passes through L2
-        l2 = [slope(recorded.ceiling("l2", "read"), "day30.jsonl", "L2 read")] if tensor else []
     rungs: dict[str, str] = {}
     sizes: dict[tuple[int, int, int], list[Record]] = {}
     library: dict[tuple[int, int, int], Record] = {}
     for row in recorded.some(name, "gemm"):
         size = row["m"], row["n"], row["k"]
         rung = rung_of(row)
-        if rung and "intensity" in row and row.get("symbol") != TRUNCATED and (tensor or not on_tensor_cores(row)):
+        if rung and "intensity" in row:
             rungs[rung[0]] = rung[1]
             sizes.setdefault(size, []).append(row)
         elif row["variant"] == "cuBLAS" and "note" not in row:  # in the mode that the rungs are sampled in turn with
             library[size] = row
-    counts = {size: sum(not on_tensor_cores(row) for row in rows) for size, rows in sizes.items()}
-    most = max(counts.values(), default=0)
+    most = max(map(len, sizes.values()), default=0)
     if most < 2:
         raise Lacking(f"no two rungs of one size in {name}")
     panels = []
-    for size in sorted(size for size, count in counts.items() if count == most):
+    for size in sorted(size for size, rows in sizes.items() if len(rows) == most):
         title = f"{size[0]} cubed" if len(set(size)) == 1 else " x ".join(map(str, size))
-        panel = Panel(title, "FLOP per requested byte", Y_FLOP, [copy, fma, *([tensor] if tensor else [])])
+        panel = Panel(title, "FLOP per requested byte", Y_FLOP, [copy, fma])
         for row in sizes[size]:
             # The ladder counts requested bytes; x is recorded, so the bytes follow from it.
             amount = row["flop"] / row["intensity"]
-            roofs = [tensor, *l2] if tensor and on_tensor_cores(row) else [copy, fma]
-            panel.dots.append(place(row["variant"], "requested", row["flop"], amount, row["ms"], roofs))
+            panel.dots.append(place(row["variant"], "requested", row["flop"], amount, row["ms"], panel.roofs))
         panel.paths, panel.arrows = [list(panel.dots)], True
         if size in library:
             panel.references.append(flat(library[size], name, "cuBLAS", main=False))
-        if any(map(on_tensor_cores, sizes[size])):
-            panel.references += l2
         panels.append(panel)
     kernels = [f"{number} {text}" for number, text in rungs.items()]
-    about = "One idea more at each arrow; x is what a rung requests from global memory, most of which caches serve"
-    notes = []
-    if tensor:
-        about = f"One idea more at each arrow; x is what a rung requests. Two roofs: FMA, and {tensor.name}"
-        notes = [
-            f"Rungs on tensor cores stand under {tensor.name}, the others under FMA.",
-            f"It is a third because {TF32_PRODUCTS} TF32 products make one as accurate as FP32.",
-            "They request more bytes than DRAM could bring, which L2 serves: their slope is L2's.",
-        ]
     return Chart(
         "",
         "The ladder of day 44, rung by rung",
-        about,
+        "One idea more at each arrow; x is what a rung requests from global memory, most of which caches serve",
         recorded.device(name),
         panels,
         FLOP_UNITS,
         kernels,
-        notes=notes,
         key=list(rungs.items()),
     )
 
@@ -673,7 +629,7 @@ def sizes(recorded: Recorded) -> Chart:
     ragged = []
     for row in recorded.some(name, "gemm"):
         kernel, shape = row["variant"], (row["m"], row["n"], row["k"])
-        rung = None if on_tensor_cores(row) else rung_of(row)
+        rung = rung_of(row)
         dispatched = kernel == "sgemm()" and "launch loop" not in row.get("note", "")
         if not dispatched and not (rung and int(rung[0]) >= FIRST_RUNG_OF_SIZES):
             continue
@@ -692,8 +648,6 @@ def sizes(recorded: Recorded) -> Chart:
         "cuBLAS was timed anew in turn with each kernel, so its rate differs from row to row.",
         "A kernel's roof is the FMA ceiling, here in percent of cuBLAS.",
     ]
-    if any(map(on_tensor_cores, recorded.lines(name, "gemm"))):
-        notes.append("Rungs on tensor cores are not here: their percentages are in the chart of speed against error.")
     if ragged:
         notes.append("The ragged shape stands at the cube root of its m n k.")
     others = [kernel for kernel in dict.fromkeys(dot.kernel for dot in panel.dots) if kernel[0].isdigit()]
@@ -728,73 +682,6 @@ def in_percent_of_cublas(row: Record, kernel: str, level: str) -> Dot:
     return Dot(kernel, level, size, percent, rate, 100 * rate / percent, row["ms"], percent / above, cause)
 
 
-INPUTS = ("uniform", "wide", "positive")  # [-1, 1), the same times 2^-20 to 2^20, and [0, 1)
-MODES = ("cuBLAS", "cuBLAS, TF32", "cuBLAS, emulated")
-SIZE_OF_ACCURACY = 4096
-
-
-def accuracy(recorded: Recorded) -> Chart:
-    """Day 44's best rung of FMAs, its rungs on tensor cores and cuBLAS's modes: speed against error, at one size."""
-    name = "day44.jsonl"
-    rows = [row for row in recorded.some(name, "gemm") if "launch loop" not in row.get("note", "")]
-    rows = [row for row in rows if row.get("rms_uniform") and row["m"] == row["n"] == row["k"]]
-    tensor = tensor_roof(recorded, name)
-    if not tensor or not any(map(on_tensor_cores, rows)):
-        raise Lacking(f"no rung on tensor cores with its error, or no ceiling {TF32}* in {name}")
-    fma = recorded.best(name, "gflops")["value"]
-    chosen = {size: of_accuracy([row for row in rows if row["m"] == size]) for size in {row["m"] for row in rows}}
-    most = max(map(len, chosen.values()))
-    size = max(
-        (size for size in chosen if len(chosen[size]) == most), key=lambda size: (size == SIZE_OF_ACCURACY, size)
-    )
-    library = Roof("cuBLAS", 100.0, "as fast as cuBLAS FP32", f"{name}: cublas_ms of each gemm line", True, main=False)
-    panel = Panel("", "rms error, as a multiple of cuBLAS FP32's", "% of cuBLAS FP32", references=[library])
-    panel.walls = [(1.0, "as exact as cuBLAS FP32")]
-    errors = [["errors", *(f"{kind} {inputs}" for inputs in INPUTS for kind in ("rms", "max", "bias"))]]
-    for row in chosen[size]:
-        kernel = "cuBLAS FP32" if row["variant"] == "cuBLAS" else row["variant"]
-        percent = row["cublas_percent"]
-        tf32 = tensor.rate if "tensor_percent" in row else TF32_PRODUCTS * tensor.rate
-        above = row["value"] / (fma if "fma_percent" in row else tf32)
-        cause = why_above("", above, True) if above > ABOVE else ""
-        amount = 100 * row["value"] / percent
-        panel.dots.append(
-            Dot(kernel, "", row["rms_uniform"], percent, row["value"], amount, row["ms"], percent / above, cause)
-        )
-        figures = [row.get(f"{kind}_{inputs}") for inputs in INPUTS for kind in ("rms", "max", "bias")]
-        errors.append([kernel, *("-" if figure is None else f"{figure:.3f}" for figure in figures)])
-    notes = [
-        "Errors are against double on sampled rows, as multiples of cuBLAS FP32's rms or largest error.",
-        "Inputs: uniform in [-1, 1); wide, the same times 2^-20 to 2^20; positive, in [0, 1).",
-        "Bias is the mean error towards zero, in cuBLAS FP32's rms; below zero it is away from zero.",
-        f"A kernel's roof, here in percent of cuBLAS: the FMA ceiling; the TF32 ceiling, {shown(3 * tensor.rate)} "
-        f"GFLOP/s; or a third of it, where {TF32_PRODUCTS} products make one.",
-    ]
-    if any(row["variant"] == "cuBLAS, emulated" and "fma_percent" in row for row in chosen[size]):
-        notes.append("cuBLAS, emulated, gave the bits of cuBLAS FP32 here.")
-    return Chart(
-        "",
-        "Speed against error",
-        f"{size} cubed, uniform inputs: up is faster, left is nearer to the exact product",
-        recorded.device(name),
-        [panel],
-        ("GFLOP/s", "cuBLAS GFLOP/s", "rms error", "% of cuBLAS"),
-        [dot.kernel for dot in panel.dots],
-        notes=notes,
-        counts=False,
-        black=("cuBLAS FP32",),
-        more=errors,
-    )
-
-
-def of_accuracy(rows: list[Record]) -> list[Record]:
-    """Return what stands on the chart of accuracy, of one size's rows: cuBLAS's modes, best FMA rung, tensor rungs."""
-    rungs = [row for row in rows if rung_of(row)]
-    fma = [row for row in rungs if not on_tensor_cores(row)]
-    best = [max(fma, key=lambda row: row["value"])] if fma else []
-    return [*(row for row in rows if row["variant"] in MODES), *best, *filter(on_tensor_cores, rungs)]
-
-
 WARP = 32  # lanes
 FMAS_OF_LOOP = 128  # of a step of the loops fma-loads-*, beside so many 128-bit shared loads as their name says
 EXECUTED, SHARED_LOADS = "smsp__inst_executed.sum", "smsp__inst_executed_op_shared_ld.sum"
@@ -803,8 +690,7 @@ EXECUTED, SHARED_LOADS = "smsp__inst_executed.sum", "smsp__inst_executed_op_shar
 def losses(recorded: Recorded) -> Losses:
     """What day 44's best rung loses at the largest cube: each cause's share of what the causes before it leave."""
     name, export = "day44.jsonl", "day44-counters-inst.csv"
-    rows = [row for row in recorded.some(name, "gemm") if rung_of(row) and not on_tensor_cores(row)]
-    rungs = [row for row in rows if row["m"] == row["n"] == row["k"]]
+    rungs = [row for row in recorded.some(name, "gemm") if rung_of(row) and row["m"] == row["n"] == row["k"]]
     if not rungs:
         raise Lacking(f"no rung at a cubed size in {name}")
     best = max(rungs, key=lambda row: (row["m"], row["value"]))
@@ -899,7 +785,6 @@ CHARTS: dict[str, Callable[[Recorded], Chart | Losses]] = {
     "day44-ladder": ladder,
     "day44-sizes": sizes,
     "day44-losses": losses,
-    "day44-accuracy": accuracy,
     "day49-dram": dram,
     "day49-hierarchical": hierarchical,
     "day49-instruction": instruction,
@@ -984,8 +869,7 @@ def table(chart: Chart | Losses) -> str:
     lines += columns([row for place, row in enumerate(roofs) if row not in roofs[:place]])
     for panel in chart.panels:
         if panel.walls:
-            of = f" of {panel.title[0].lower()}{panel.title[1:]}" if panel.title else ""
-            heading = [f"walls{of}", chart.units[2]]
+            heading = [f"walls of {panel.title[0].lower()}{panel.title[1:]}", chart.units[2]]
             lines += ["", *columns([heading, *([label, shown(x)] for x, label in panel.walls)])]
     lines += ["", *columns(rows_of(chart))]
     if chart.rail:
@@ -994,8 +878,6 @@ def table(chart: Chart | Losses) -> str:
             cells = [dot.kernel, millions(dot.amount), f"{dot.ms:.4f}", shown(dot.x), f"{dot.percent:.1f}"]
             rows.append([*cells, "above" if dot.cause else ""])
         lines += ["", *columns(rows)]
-    if chart.more:
-        lines += ["", *columns(chart.more)]
     if chart.impossible:
         lines += ["", "Above their own roof by more than 2 %, so drawn hollow:"]
         for dot in chart.impossible:

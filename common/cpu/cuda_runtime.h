@@ -392,17 +392,6 @@ T __shfl_xor_sync(unsigned mask, T value, int laneMask, int width = 32, const ch
       ::cuda_cpu::WarpOperation::kShflXor, mask, value, source > (lane | (width - 1)) ? lane : source, {file, line});
 }
 
-inline unsigned __float_as_uint(float value) {
-  unsigned bits;
-  std::memcpy(&bits, &value, sizeof bits);
-  return bits;
-}
-inline float __uint_as_float(unsigned bits) {
-  float value;
-  std::memcpy(&value, &bits, sizeof value);
-  return value;
-}
-
 inline float __fmaf_rn(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
 inline float __fadd_rn(float x, float y) { return x + y; }
 inline float __fmul_rn(float x, float y) { return x * y; }
@@ -636,5 +625,3 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   const cuda_cpu::LaunchConfig launched(config->gridDim, config->blockDim, config->dynamicSmemBytes, config->stream);
   return cuda_cpu::launch("kernel", "kernel", kernel, launched).start(std::forward<A>(arguments)...);
 }
-
-#include "tensor_core.h"

@@ -18,7 +18,6 @@ def fill(folder, device=None):
     for path in [*H200.glob("*.json"), *H200.glob("*.txt"), *LINES.glob("*.jsonl")]:
         shutil.copyfile(path, folder / path.name)
     fill_losses(folder)
-    fill_tensor(folder)
     if device:
         for path in [folder / "manifest.json", *folder.glob("*.jsonl")]:
             path.write_text(path.read_text().replace("NVIDIA H200", device))
@@ -47,62 +46,6 @@ def fill_losses(folder):
         folder,
         {"matmulSharedTiled(Gemm)": {**EXECUTED, "smsp__inst_executed.sum": FFMA}, "matmulTiled(Gemm)": EXECUTED},
     )
-
-
-# Made up, by size: what each kernel of tensor cores reaches in percent of cuBLAS, and its error over cuBLAS FP32's.
-TENSOR_SIZES = (2048, 4096, 8192)
-TENSOR_KERNELS = {
-    ("16 three TF32 products", "matmulTensorMma"): [(136, 0.34), (140, 0.27), (145, 0.23)],
-    ("16 never leaving", "matmulTensorTruncated"): [(150, 25.0), (151, 25.0), (152, 25.0)],
-    ("17 wgmma", "matmulTensorWgmma"): [(279, 0.23), (283, 0.20), (293, 0.19)],
-    ("18 wgmma, small tiles", "matmulTensorWgmmaSmall"): [(176, 0.26), (180, 0.23), (178, 0.21)],
-    ("sgemmTensor()", "sgemmTensor"): [(279, 0.23), (283, 0.20), (293, 0.19)],
-    ("cuBLAS, TF32", "cublasGemmEx"): [(698, 229.0), (821, 229.0), (903, 229.0)],
-    ("cuBLAS, emulated", "cublasGemmEx"): [(100, 1.0), (100, 1.0), (100, 1.0)],
-}
-TF32 = {"tf32-mma": ("tensorPeakMma", 340000), "tf32-wgmma": ("tensorPeakWgmma", 510000)}
-TF32_CLOCK = 1980.0  # MHz
-
-
-def fill_tensor(folder):
-    """Add day 44's ceilings and products of tensor cores, and the errors of all products at their sizes."""
-    path = folder / "day44.jsonl"
-    peak = next(record for record in records(path, "ceiling") if record["variant"] == "fma-peak")
-    theory = {"clock_mhz": TF32_CLOCK, "theory": 2048 * 132 * TF32_CLOCK * 1e-3}
-    for variant, (symbol, rate) in TF32.items():
-        add(path, {**peak, "variant": variant, "symbol": symbol, "value": rate, **theory})
-    for size, of_size in zip(TENSOR_SIZES, zip(*TENSOR_KERNELS.values())):
-        edit(path, lambda row: {**row, **errors(1.0)}, record="gemm", m=size, n=size, k=size)
-        library = next(
-            row
-            for row in records(path, "gemm")
-            if (row["variant"], row["m"], row["n"]) == ("cuBLAS", size, size) and "note" not in row
-        )
-        for (variant, symbol), (percent, rms) in zip(TENSOR_KERNELS, of_size):
-            add(path, tensor_row(library, variant, symbol, percent, rms))
-
-
-def errors(rms):
-    """Return the errors of a product whose rms with uniform inputs is this, over cuBLAS FP32's."""
-    powers = {"uniform": 1, "wide": 0.5, "positive": 0.9}
-    ratios = {f"rms_{inputs}": rms**power for inputs, power in powers.items()}
-    ratios.update((f"max_{inputs}", rms ** (0.8 * power)) for inputs, power in powers.items())
-    return {**ratios, "bias_uniform": 0.01 * rms, "bias_wide": -0.02 * rms, "bias_positive": 0.5 * rms}
-
-
-def tensor_row(library, variant, symbol, percent, rms):
-    """Return the row of a kernel at the size of cuBLAS's row, at this percentage of it."""
-    row = {**library, "variant": variant, "symbol": symbol, "cublas_percent": percent, **errors(rms)}
-    row["value"] = library["value"] * percent / 100
-    row.update((key, library[key] * 100 / percent) for key in ("ms", "ms_min", "ms_max"))
-    if symbol != "cublasGemmEx":
-        third = max(rate for _, rate in TF32.values()) / 3
-        row.update(tensor_percent=100 * row["value"] / third, intensity=21.0, wave_percent=97.0)
-    if variant != "cuBLAS, emulated":
-        del row["fma_percent"]
-    if symbol == "sgemmTensor":
-        row["note"] = "17 wgmma"
-    return row
 
 
 def write_executed(folder, launches):

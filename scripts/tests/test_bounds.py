@@ -105,54 +105,6 @@ def test_a_planted_line_is_named_with_its_bound(path, change, has, said):
         assert part in text
 
 
-TF32_FULL = "the tensor-tf32 ceiling of its own run allows"
-TF32_THIRD = f"a third of what {TF32_FULL}"
-
-
-@pytest.mark.parametrize(
-    ("variant", "factor", "said"),
-    [
-        ("16 three TF32 products", 2.8, TF32_THIRD),
-        ("17 wgmma", 1.4, TF32_THIRD),
-        ("16 never leaving", 2.5, TF32_THIRD),
-        ("sgemmTensor()", 1.4, TF32_THIRD),
-        ("cuBLAS, TF32", 1.7, TF32_FULL),
-        ("cuBLAS, emulated", 1.5, FMA),
-        ("cuBLAS", 1.5, FMA),
-    ],
-)
-def test_a_product_on_tensor_cores_has_their_bound(variant, factor, said):
-    """Three TF32 products make one, so it has a third of their rate; FMAs bound all that say that they are FMAs."""
-    lines, number = planted(DAY44, times(factor, *RATE), variant=variant)
-    assert said in only(lines, number)
-
-
-def test_a_tensor_ceiling_widens_no_bound_of_fmas():
-    lines, number = planted(DAY44, times(1.6, *RATE), variant="sgemm()", m=1024)
-    text = only(lines, number)
-    assert "are more than 66" in text and FMA in text
-
-
-def test_a_tensor_ceiling_has_the_bound_of_tensor_cores():
-    lines, number = planted(DAY44, times(3.2, *RATE), variant="tf32-mma")
-    assert "what 132 SMs do at 19" in only(lines, number)
-
-
-def test_an_emulated_product_that_is_not_fp32_has_the_bound_of_tensor_cores():
-    lines, number = planted(DAY44, times(3, *RATE), variant="cuBLAS, emulated")
-    assert only(lines, number)
-    dict(lines)[number].pop("fma_percent")
-    assert BOUNDS.impossible(lines) == []
-
-
-def test_without_a_tensor_ceiling_the_bound_is_that_of_any_gpu():
-    lines = [line for line in lines_of(DAY44) if not line[1].get("variant", "").startswith("tf32-")]
-    assert BOUNDS.impossible(lines) == []
-    number, record = next(line for line in lines if line[1].get("variant") == "17 wgmma")
-    record["value"] *= 5
-    assert "a third of what 132 SMs do at" in only(lines, number)
-
-
 def test_two_percent_above_is_the_measurement():
     lines, number = planted(DAY44, {}, record="gemm")
     theory = next(record["theory"] for _, record in lines if record["record"] == "ceiling")

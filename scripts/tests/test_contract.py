@@ -132,23 +132,15 @@ def test_broken_pipe_is_a_failure(program):
     assert "stdout" in result.stderr
 
 
-# What the CPU build's model of tensor cores is too slow for, at the size that is profiled.
-TOO_SLOW = ["matmulTensorMma", "matmulTensorTruncated"]
-CEILING = ("fmaPeak", "fmaLoads", "tensorPeak")  # day 44 launches these before all others
-
-
 def test_profile_launches_the_kernels_of_the_table_in_its_order(name, program):
-    """All that --check launches, but for what day.json names; in the order of the rows, or of the source.
-
-    Ceilings may come first.
-    """
+    """All that --check launches, but for what day.json names; in the order of the rows, or of the source."""
     profiled = list(dict.fromkeys(map(symbol_of, launches(name, "--profile"))))
     tools = kernels_of(name)[len(lesson_kernels(name)) :]
-    left_out = [*FACTS[name].not_profiled, *tools, *TOO_SLOW]
+    left_out = [*FACTS[name].not_profiled, *tools]
     checked = [kernel for kernel in dict.fromkeys(map(symbol_of, launches(name, "--check"))) if kernel not in left_out]
     in_source = [kernel for kernel in [*kernels_of(name), CUBLAS] if kernel in checked]
     assert set(profiled) == set(checked)
-    assert profiled in (checked, in_source, sorted(in_source, key=lambda kernel: not kernel.startswith(CEILING)))
+    assert profiled in (checked, in_source)
     # Nothing is computed, and so nothing checked: the profiler sees what is timed.
     assert run(program, "--profile", env={"CUDA_DAYS_CPU_SKIP": ",".join(profiled)}).returncode == 0
 

@@ -114,19 +114,6 @@ NAMED = [
     ),
     Build(DAY56, (CodeFault("mapStreams", "a thread too many", "i < n", "i <= n", kernel="applyScaleBias"),)),
 ]
-# The same of what the CPU build lacks, on a card with wgmma.
-WGMMA = [
-    Build(DAY44, (CodeFault(function, name, old, new, kernel="matmulTensorWgmma"),))
-    for function, name, old, new in (
-        ("multiplyBlock", "a product left out", "multiplyGroup<true>(sum, low[0], highA);", ""),
-        ("multiplyBlock", "halves swapped", "multiplyGroup<false>(sum, high[0]", "multiplyGroup<false>(sum, low[0]"),
-        ("consumeTiles", "B read from another chunk", "(column + 16 * block) / 4", "((column + 16 * block) / 4 ^ 2)"),
-        ("consumeTiles", "rows of another lane", "2 * (lane % 4) + i % 2", "2 * (lane % 4) + 1 - i % 2"),
-        ("consumeTiles", "nothing done again", "anyConsumer<T>(!finite)", "anyConsumer<T>(!finite) && false"),
-        ("produceTiles", "A written to another chunk", "(chunkA ^ rowA % 8)", "chunkA"),
-    )
-]
-NAMED += WGMMA
 # What --check or else racecheck must find, on a card with wgmma.
 UNORDERED = [
     Build(DAY30, (CodeFault("warpgroupPeak", f"without barrier {k + 1}", BARRIER, "", nth=k, of=2),)) for k in range(2)
@@ -171,7 +158,7 @@ def known_to_nvcc():
 
 def why_not(build):
     """Return why this program cannot be built or run here; None if it can."""
-    if build in (*UNORDERED, *WGMMA) and capability() != 90:
+    if build in UNORDERED and capability() != 90:
         return "wgmma is for sm_90a alone"
     if build.ptx > capability():
         return f"the card is sm_{capability()}"

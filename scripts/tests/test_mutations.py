@@ -662,7 +662,7 @@ FAULTS = {
     ],
 }
 BARRIER = "__syncthreads()"
-NOTHING = NO_BARRIER = "static_cast<void>(0)"
+NO_BARRIER = "static_cast<void>(0)"
 
 # What a reader gets wrong in a guard or leaves out of a barrier, a kernel at a time.
 SWITCHED = {
@@ -679,56 +679,6 @@ SWITCHED = {
         CodeFault("matmulCoalesced", "a step too many", "k < g.k", "k <= g.k"),
         CodeFault("matmulRegTile1d", "no barrier before use", BARRIER, NO_BARRIER, nth=0, of=2),
         CodeFault("matmulSharedTiled", "a k tile too many", "first < g.k", "first <= g.k"),
-        CodeFault("tensorPeakMma", "half of the steps", "step < kTensorSteps", "2 * step < kTensorSteps"),
-        *(
-            CodeFault(
-                "multiplyTile",
-                f"{operands} left out",
-                f"multiplyTensor(sum[tile][j], {operands})",
-                NOTHING,
-                kernel="matmulTensorMma",
-            )
-            for operands in ("highA, lowB[j]", "lowA, highB[j]", "highA, highB[j]")
-        ),
-        *(
-            CodeFault(function, name, old, new, kernel="matmulTensorMma")
-            for function, name, old, new in (
-                (
-                    "multiplyTile",
-                    "B's halves swapped",
-                    "splitTf32(four.at[j], highB[j][i], lowB[j][i])",
-                    "splitTf32(four.at[j], lowB[j][i], highB[j][i])",
-                ),
-                ("splitTf32", "a low half of the wrong sign", "x - __uint_as_float(high)", "__uint_as_float(high) - x"),
-                ("splitTf32", "a high half cut and not rounded", "__float_as_uint(x) + 0x1000u", "__float_as_uint(x)"),
-                ("multiplyTile", "B read from another chunk", "column / 4 + g", "column / 4 + (g ^ 1)"),
-                (
-                    "copyTiles",
-                    "B copied to another chunk",
-                    "T::placeB(rowB + r, chunkB)",
-                    "T::placeB(rowB + r, chunkB ^ 2)",
-                ),
-                ("multiplyTile", "A read without its swizzle", "k / 4 + t", "(k / 4 + t) ^ 4 * (g % 2)"),
-                ("multiplyTiles", "sums that never leave", "!kLeaves && t + 1 < tiles", "t + 1 < tiles"),
-                ("multiplyTiles", "no barrier", BARRIER, NOTHING),
-                ("multiplyTiles", "a tile too early", "T::kStages - 2", "T::kStages - 1"),
-                (
-                    "multiplySplit",
-                    "nothing done again",
-                    "__syncthreads_or(!finite)",
-                    "__syncthreads_or(!finite) && false",
-                ),
-                ("multiplySplit", "rows of another lane", "8 * i + lane / 4", "8 * (i ^ 1) + lane / 4"),
-                (
-                    "storeSums",
-                    "columns swapped",
-                    "scaled.at[e] = g.alpha * sums[e]",
-                    "scaled.at[e ^ 1] = g.alpha * sums[e]",
-                ),
-                ("storeSums", "no column guard", "row < g.m && column + e < g.n", "row < g.m"),
-                ("copyFour", "a float too many", "e < inside", "e <= inside"),
-            )
-        ),
     ],
     "day49-roofline/roofline.cu": [
         CodeFault("copyCoalesced", "a thread too many", "i < n", "i <= n"),

@@ -8,7 +8,7 @@ import xml.etree.ElementTree
 from pathlib import Path
 
 import pytest
-from charts_data import BEST, EXECUTED, FFMA, FMA_LOADS, TENSOR_KERNELS, add, edit, fill, records, write_executed
+from charts_data import BEST, EXECUTED, FFMA, FMA_LOADS, add, edit, fill, records, write_executed
 
 SCRIPTS = Path(__file__).resolve().parents[1]
 SCRIPT = SCRIPTS / "plot_roofline.py"
@@ -174,12 +174,9 @@ def test_access_patterns_stand_among_the_walls_alone(folder):
 def test_the_ladder_in_order_at_each_size_where_all_rungs_ran(recorded):
     made = chart(recorded, "day44-ladder")
     assert [panel.title for panel in made.panels] == ["512 cubed", "1024 cubed", "2048 cubed"]
-    tensor = {"2048 cubed": ([16, 17, 18], ["L2 read"])}
     for panel in made.panels:
-        rungs, slopes = tensor.get(panel.title, ([], []))
-        numbers = [str(number) for number in (*range(3, 13), *rungs)]
-        assert panel.arrows and [dot.kernel.split()[0] for dot in panel.paths[0]] == numbers
-        assert [roof.name for roof in panel.references] == ["cuBLAS", *slopes]
+        assert panel.arrows and [dot.kernel.split()[0] for dot in panel.paths[0]] == [str(n) for n in range(3, 13)]
+        assert [roof.name for roof in panel.references] == ["cuBLAS"]
     best = dot_of_size(made.panels[2], "10 8 x 16, cp.async")
     assert (best.x, best.y) == (pytest.approx(40.96), pytest.approx(51714.1935, rel=1e-6))
 
@@ -225,7 +222,7 @@ def test_the_measured_curve_and_the_scaling(recorded):
         ("day30.jsonl", {"day49-hierarchical": "no day30.jsonl", "day30-curve": "no day30.jsonl"}),
         (
             "day44.jsonl",
-            {f"day44-{name}": "no day44.jsonl" for name in ("ladder", "sizes", "losses", "accuracy")},
+            {name: "no day44.jsonl" for name in ("day44-ladder", "day44-sizes", "day44-losses")},
         ),
         ("day44-counters-inst.csv", {"day44-losses": "no day44-counters-inst.csv"}),
         ("day49-merged.jsonl", {"day49-instruction": "no day49-merged.jsonl", "day49-walls": "no day49-merged.jsonl"}),
@@ -343,163 +340,6 @@ def test_names_at_the_ends_of_lines_do_not_overlap(drawn):
     for name, x, y in names:
         for other, its_x, its_y in names:
             assert name == other or abs(x - its_x) > 50 or abs(y - its_y) > 7.5, (name, other)
-
-
-# ---- tensor cores ----------------------------------------------------------------------------------------------------
-
-
-def without_tensor(folder):
-    """Leave what a card without such tensor cores records, or a run of before: no line of them and no errors."""
-    path = folder / "day44.jsonl"
-    kernels = {variant for variant, _ in TENSOR_KERNELS}
-    edit(path, lambda row: None if row.get("variant", "").startswith("tf32-") or row.get("variant") in kernels else row)
-    kinds = ("rms", "max", "bias")
-    edit(path, lambda row: {key: value for key, value in row.items() if key.split("_")[0] not in kinds}, record="gemm")
-    return folder
-
-
-def test_the_ladder_has_a_second_roof_and_the_tensor_rungs_under_it(recorded):
-    made = chart(recorded, "day44-ladder")
-    for panel in made.panels:
-        assert [(roof.name, roof.rate) for roof in panel.roofs[1:]] == [
-            ("FMA", pytest.approx(66117.0377, rel=0.01)),
-            ("TF32 tensor cores / 3", 170000),
-        ]
-    assert made.panels[0].roofs[1].source == "day44.jsonl: ceiling fma-peak"
-    assert made.panels[0].roofs[2].source == "day44.jsonl: ceiling tf32-wgmma"
-    wgmma, fma = dot_of_size(made.panels[2], "17 wgmma"), dot_of_size(made.panels[2], "10 8 x 16, cp.async")
-    assert wgmma.roof == pytest.approx(170000) and not wgmma.cause and wgmma.y > 2 * made.panels[0].roofs[1].rate
-    assert fma.roof == made.panels[0].roofs[1].rate
-    assert "16 never leaving" not in {dot.kernel for dot in made.dots}
-    assert ("16", "three TF32 products") in made.key
-    table = ROOFLINES.table(made)
-    assert "TF32 tensor cores / 3: 170000 GFLOP/s" in table and "FMA, and TF32 tensor cores / 3" in table
-
-
-def test_the_second_roof_is_a_third_of_the_better_ceiling_that_is_there(folder):
-    edit(folder / "day44.jsonl", lambda record: None, variant="tf32-wgmma")
-    roof = chart(folder, "day44-ladder").panels[0].roofs[2]
-    assert (roof.rate, roof.source) == (pytest.approx(340000 / 3), "day44.jsonl: ceiling tf32-mma")
-
-
-def test_a_tensor_rung_above_its_roof_is_hollow(folder):
-    for variant, level in (("17 wgmma", "requested"), ("16 three TF32 products", "requested")):
-        edit(folder / "day44.jsonl", lambda row: {**row, "ms": row["ms"] / 3, "intensity": 99.0}, variant=variant)
-        made = dot(chart(folder, "day44-ladder"), variant, level)
-        assert made.y > 1.02 * 170000 and made.cause.startswith("clock")
-
-
-def test_a_run_without_tensor_cores_has_the_charts_of_before(folder):
-    without_tensor(folder)
-    charts, lacking = ROOFLINES.charts_of(folder)
-    assert list(lacking) == ["day44-accuracy"] and lacking["day44-accuracy"].startswith("no rung on tensor cores")
-    ladder = next(chart for chart in charts if chart.name == "day44-ladder")
-    assert [[roof.name for roof in panel.roofs] for panel in ladder.panels] == [["DRAM copy", "FMA"]] * 3
-    assert [number for number, _ in ladder.key] == [str(number) for number in range(3, 13)]
-    assert "TF32" not in ROOFLINES.table(ladder) and "tensor" not in ROOFLINES.table(ladder)
-
-
-def test_tensor_rungs_without_a_ceiling_are_not_on_the_ladder(folder):
-    edit(folder / "day44.jsonl", lambda row: None if row["variant"].startswith("tf32-") else row, record="ceiling")
-    assert "17 wgmma" not in {dot.kernel for dot in chart(folder, "day44-ladder").dots}
-    assert "day44-accuracy" in ROOFLINES.charts_of(folder)[1]
-
-
-def test_sizes_and_losses_are_those_of_fma_kernels(folder):
-    before = [chart(folder, name) for name in ("day44-sizes", "day44-losses")]
-    assert "Rungs on tensor cores are not here" in ROOFLINES.table(before[0])
-    without_tensor(folder)
-    after = [chart(folder, name) for name in ("day44-sizes", "day44-losses")]
-    assert before[0].panels == after[0].panels and before[1] == after[1]
-
-
-# ---- speed against error ---------------------------------------------------------------------------------------------
-
-
-def test_speed_against_error_at_4096(recorded):
-    made = chart(recorded, "day44-accuracy")
-    rows = [row for row in records(recorded / "day44.jsonl", "gemm") if row["m"] == row["n"] == 4096]
-    fma = max(
-        (row for row in rows if row["variant"][0].isdigit() and "fma_percent" in row), key=lambda row: row["value"]
-    )
-    places = {dot.kernel: (dot.x, dot.y) for dot in made.dots}
-    library = next(row for row in rows if row["variant"] == "cuBLAS" and "note" not in row)
-    assert places == {
-        "cuBLAS FP32": (1.0, library["cublas_percent"]),
-        "cuBLAS, TF32": (229.0, 821),
-        "cuBLAS, emulated": (1.0, 100),
-        fma["variant"]: (1.0, fma["cublas_percent"]),
-        "16 three TF32 products": (0.27, 140),
-        "16 never leaving": (25.0, 151),
-        "17 wgmma": (0.20, 283),
-        "18 wgmma, small tiles": (0.23, 180),
-    }
-    assert "4096 cubed" in made.about and made.impossible == []
-    roofs = {dot.kernel: dot.work * 100 / dot.percent for dot in made.dots}
-    assert roofs["17 wgmma"] == pytest.approx(170000) and roofs["cuBLAS, TF32"] == pytest.approx(510000)
-    ceilings = {record["variant"]: record["value"] for record in records(recorded / "day44.jsonl", "ceiling")}
-    for kernel in ("cuBLAS, emulated", "cuBLAS FP32", fma["variant"]):
-        assert roofs[kernel] == pytest.approx(ceilings["fma-peak"])
-
-
-def test_the_table_of_errors_has_every_number(recorded):
-    table = ROOFLINES.table(chart(recorded, "day44-accuracy"))
-    row = next(
-        row
-        for row in records(recorded / "day44.jsonl", "gemm")
-        if (row["variant"], row["m"]) == ("16 never leaving", 4096)
-    )
-    (line,) = (line for line in table.splitlines() if line.startswith("16 never leaving") and "25.000" in line)
-    kinds = [(kind, inputs) for inputs in ("uniform", "wide", "positive") for kind in ("rms", "max", "bias")]
-    assert line.split()[3:] == [f"{row[f'{kind}_{inputs}']:.3f}" for kind, inputs in kinds]
-    (heading,) = (line for line in table.splitlines() if line.startswith("errors"))
-    assert heading.split()[1:] == [word for kind in kinds for word in kind]
-    assert "cuBLAS, emulated, gave the bits of cuBLAS FP32 here" in table
-
-
-def test_an_emulation_with_bits_of_its_own_is_under_the_roof_of_tensor_cores(folder):
-    without = lambda row: {key: value for key, value in row.items() if key != "fma_percent"}  # noqa: E731
-    edit(folder / "day44.jsonl", without, variant="cuBLAS, emulated")
-    made = chart(folder, "day44-accuracy")
-    emulated = dot(made, "cuBLAS, emulated", "")
-    assert emulated.work * 100 / emulated.percent == pytest.approx(510000)
-    assert "gave the bits" not in ROOFLINES.table(made)
-
-
-def test_a_size_that_lacks_a_kernel_gives_way_to_the_largest_that_has_all(folder):
-    edit(folder / "day44.jsonl", lambda row: None, variant="17 wgmma", m=4096)
-    assert "8192 cubed" in chart(folder, "day44-accuracy").about
-    edit(folder / "day44.jsonl", lambda row: None, variant="cuBLAS, TF32", m=8192)
-    assert "2048 cubed" in chart(folder, "day44-accuracy").about
-
-
-def test_an_error_without_its_bias_leaves_a_gap_in_the_table(folder):
-    without = lambda row: {key: value for key, value in row.items() if key != "bias_wide"}  # noqa: E731
-    edit(folder / "day44.jsonl", without, variant="17 wgmma")
-    assert chart(folder, "day44-accuracy").more[-2][6] == "-"
-
-
-def test_a_product_faster_than_its_ceiling_is_hollow_on_the_chart_of_errors(folder):
-    edit(folder / "day44.jsonl", lambda row: {**row, "value": 174000.0}, variant="17 wgmma", m=4096)
-    (above,) = chart(folder, "day44-accuracy").impossible
-    assert above.kernel == "17 wgmma" and above.cause.startswith("clock")
-
-
-def test_names_on_the_chart_of_errors_do_not_overlap(drawn):
-    svg = drawn["day44-accuracy.svg"].decode()
-    kernels = [variant for variant, _ in TENSOR_KERNELS if variant != "sgemmTensor()"] + ["cuBLAS FP32"]
-    places = re.findall(r"<!-- ([^>]*?) -->\s*<g [^>]*translate\(([0-9.]+) ([0-9.]+)\)", svg)
-    names = [
-        (name, float(x), float(y))
-        for name, x, y in places
-        if name in kernels or (re.match("[0-9]+ ", name) and "cubed" not in name)
-    ]
-    assert {*kernels} < {name for name, _, _ in names} and len(names) == 8
-    for name, x, y in names:
-        assert x > 46 and x + 4.5 * len(name) < PLOT.WIDTH + 10, name
-        for other, its_x, its_y in names:
-            apart = abs(y - its_y) > 7.5 or x + 4.5 * len(name) < its_x or its_x + 4.5 * len(other) < x
-            assert name == other or apart, (name, other)
 
 
 # ---- what the best rung loses ----------------------------------------------------------------------------------------
@@ -844,7 +684,7 @@ def test_the_command_writes_and_says_what_is_missing(folder):
     assert "day49-walls: not drawn: no day30.jsonl" in output
     assert "day44-losses.svg, .txt: 4 steps down to 80.51 %" in output
     assert sorted(path.stem for path in folder.glob("*.svg")) == [
-        *("day44-accuracy", "day44-ladder", "day44-losses", "day44-sizes", "day49-dram")
+        *("day44-ladder", "day44-losses", "day44-sizes", "day49-dram")
     ]
 
 

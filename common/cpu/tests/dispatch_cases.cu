@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// What day 44 decides without a GPU: which kernels run, which one sgemm() and sgemmTensor() take, which rates can be.
-// This is no program: scripts/tests/test_day44.py appends it to the day's source, whose main() it renames to dayMain().
+// What day 44 decides without a GPU: which kernels run, which one sgemm() takes, which rates can be. This is no
+// program: scripts/tests/test_day44.py appends it to the day's source, whose main() it renames to dayMain().
 
 namespace {
 
@@ -14,8 +14,8 @@ void expect(bool ok, const string& what) {
 }
 
 // `packedFloats`: room for copies of A and B.
-Context contextOf(const LoadedCode& code, int sms, size_t packedFloats = 0, bool sm90a = false) {
-  Context context = {code, sm90a, sms, 1980, nullptr, nullptr, makeRows()};
+Context contextOf(const LoadedCode& code, int sms, size_t packedFloats = 0) {
+  Context context = {code, sms, 1980, nullptr, nullptr, makeRows()};
   context.work = {nullptr, nullptr, nullptr, packedFloats};
   return context;
 }
@@ -54,10 +54,10 @@ void testDispatch() {
         for (const Shape& s : kShapes) {
           for (const auto& [offset, gap] : {std::pair{0, 0}, {0, 4}, {0, 3}, {3, 3}, {1, 0}}) {
             const Gemm g = productOf(s, offset, gap);
-            const Row& row = choose(context, g, false);
+            const Row& row = choose(context, g);
             const string what = string(row.variant) + " for " + to_string(s.m) + "x" + to_string(s.n) + "x" +
                 to_string(s.k) + " by compute_" + to_string(ptx) + " on sm_" + to_string(card);
-            expect(hasFmas(row) && row.rate > 0, "something takes the shape: " + what);
+            expect(isKernel(row) && row.rate > 0, "something takes the shape: " + what);
             expect(row.needs <= ptx, "the code has it: " + what);
             if (row.guard == Guard::kFewColumns) expect(s.n <= kFew, "its columns are few: " + what);
             const bool aligned = offset == 0 && gap % 4 == 0 && s.n % 4 == 0 && s.k % 4 == 0;
@@ -71,12 +71,12 @@ void testDispatch() {
     }
   }
   const auto chosen = [](const LoadedCode& code) {
-    return string(choose(contextOf(code, 132), productOf({512, 512, 512}, 0, 0), false).variant);
+    return string(choose(contextOf(code, 132), productOf({512, 512, 512}, 0, 0)).variant);
   };
   expect(chosen({90, 90, 90}) == "15 clusters", "code for sm_90 has clusters");
   expect(chosen({90, 80, 90}) == "12 small tiles", "translated from compute_80 there are none");
   const auto chosenAt = [](int ptx, const Shape& s, int gap) {
-    return string(choose(contextOf({90, ptx, 90}, 132, size_t(1) << 28), productOf(s, 0, gap), false).variant);
+    return string(choose(contextOf({90, ptx, 90}, 132, size_t(1) << 28), productOf(s, 0, gap)).variant);
   };
   expect(chosenAt(75, {1024, 1024, 1024}, 0) == "11 split-K in a block", "at 1024 small tiles fill the card");
   expect(chosenAt(75, {8192, 8192, 8192}, 0) == "10 banks and balance", "at 8192 the last wave is cut");
@@ -85,55 +85,22 @@ void testDispatch() {
   expect(chosenAt(90, {129, 257, 8191}, 0) == "guarded, small", "few outputs and a long k are cut");
 }
 
-// sgemmTensor() takes one of the rungs of three TF32 products that the code holds, for any shape and alignment; it is
-// not there where the code holds none.
-void testTensorDispatch() {
-  for (const int card : {75, 80, 90, 120}) {
-    for (const int ptx : {75, 80, 90}) {
-      for (const bool sm90a : {false, true}) {
-        if (ptx > card || (sm90a && (card != 90 || ptx != 90))) continue;
-        const Context context = contextOf({card, ptx, card}, 132, 0, sm90a);
-        const string code = " by compute_" + to_string(ptx) + " on sm_" + to_string(card);
-        const bool runs = runsOn(onlyRow(Role::kTensorDispatch, context), context);
-        expect(runs == (ptx >= 80), "it is there with code for sm_80" + code);
-        for (const Shape& s : kShapes) {
-          for (const auto& [offset, gap] : {std::pair{0, 0}, {0, 3}, {1, 0}}) {
-            if (!runs) continue;
-            const Row& row = choose(context, productOf(s, offset, gap), true);
-            const string what = string(row.variant) + " for " + shapeText(s) + code;
-            expect(row.role == Role::kTensor && row.rate > 0, "it is one of the rungs, and not the trap: " + what);
-            expect(runsOn(row, context), "the code has it: " + what);
-          }
-        }
-      }
-    }
-  }
-  const auto chosen = [](bool sm90a, int size) {
-    return string(choose(contextOf({90, 90, 90}, 132, 0, sm90a), productOf({size, size, size}, 0, 0), true).variant);
-  };
-  expect(chosen(false, 8192) == "16 three TF32 products", "without sm_90a there is no wgmma");
-  expect(chosen(true, 8192) == "17 wgmma", "large tiles for what fills the card with them");
-  expect(chosen(true, 512) == "18 wgmma, small tiles", "small ones where it does not");
-}
-
 // Only what the card could do with other code is called left out.
 void testLeftOut() {
-  const auto said = [](int card, int ptx, bool sm90a) { return leftOut(contextOf({card, ptx, card}, 132, 0, sm90a)); };
+  const auto said = [](int card, int ptx) { return leftOut(contextOf({card, ptx, card}, 132)); };
   for (const auto& [card, ptx] :
       {std::pair{75, 75}, {80, 80}, {86, 80}, {90, 90}, {100, 90}, {120, 100}, {120, 120}, {89, 80}})
-    expect(said(card, ptx, card == 90).empty(), "nothing is left out: " + said(card, ptx, card == 90));
+    expect(said(card, ptx).empty(), "nothing is left out: " + said(card, ptx));
   struct Case {
     int card, ptx;
     vector<string> named, unnamed;
   };
-  const vector<Case> cases = {
-      {90, 75, {"13 8 x 16", "14 two", "15 clusters", "16 three", "17 wgmma", "sm_80", "-arch=sm_90a"}, {"split-K"}},
-      {80, 75, {"13 8 x 16", "14 two", "16 three", "-arch=sm_80"}, {"clusters", "wgmma"}},
-      {90, 80, {"15 clusters", "18 wgmma", "sm_90 or newer", "-arch=sm_90a"}, {"14 two", "16 three"}},
-      {90, 90, {"17 wgmma", "18 wgmma", "-arch=sm_90a"}, {"15 clusters", "16 three"}},
-      {120, 80, {"15 clusters", "-arch=sm_120"}, {"14 two", "wgmma"}}};
+  const vector<Case> cases = {{90, 75, {"13 8 x 16", "14 two", "15 clusters", "sm_80", "-arch=sm_90a"}, {"split-K"}},
+      {80, 75, {"13 8 x 16", "14 two", "-arch=sm_80"}, {"clusters"}},
+      {90, 80, {"15 clusters", "sm_90 or newer", "-arch=sm_90a"}, {"14 two"}},
+      {120, 80, {"15 clusters", "-arch=sm_120"}, {"14 two"}}};
   for (const Case& c : cases) {
-    const string text = said(c.card, c.ptx, false);
+    const string text = said(c.card, c.ptx);
     for (const string& part : c.named) expect(contains(text, part), part + " is named: " + text);
     for (const string& part : c.unnamed) expect(!contains(text, part), part + " is not: " + text);
     expect(std::count(text.begin(), text.end(), '\n') == 1 && text.back() == '\n', "in one line: " + text);
@@ -142,17 +109,16 @@ void testLeftOut() {
 
 // A row 700 times above all lanes, or whose cuBLAS partner is, ends the run with its name.
 void testRates() {
-  Context context = contextOf({90, 90, 90}, 132, 0, true);
+  Context context = contextOf({90, 90, 90}, 132);
   context.peak = 65000;
   context.beside = {{0, 1}, {6.0 / 128, 1.15}};
   const Gemm g = productOf({2048, 2048, 2048}, 0, 0);
   const double lanes = 2e-3 * 1980 * 128 * 132, ms = 2.0 * g.m * g.n * g.k / lanes * 1e-6;
-  Accuracies accuracies;
-  for (const Row& row : context.rows) accuracies[row.variant].assign(std::size(kOfAccuracy), Accuracy{1, 1});
   for (const Row& row : context.rows) {
+    const Errors errors = {{{row.variant, "2048x2048x2048"}, 1e-6}};
     const auto refused = [&](double rowMs, double cublasMs) {
       const auto timing = [](double of) { return Timing{of, of, of, 21, 1}; };
-      return stopOf([&] { evaluate(context, row, g, false, {timing(rowMs), timing(cublasMs)}, accuracies); });
+      return stopOf([&] { evaluate(context, row, g, false, {timing(rowMs), timing(cublasMs)}, errors); });
     };
     context.notFp32 = "";
     expect(refused(ms, ms).empty(), string(row.variant) + " may reach what all lanes give");
@@ -162,26 +128,8 @@ void testRates() {
     context.notFp32 = "NVIDIA_TF32_OVERRIDE";
     expect(refused(ms / 3, ms / 3).empty() == isLibrary(row), "another format explains cuBLAS's rate and no other");
     expect(explainRate(row, g, lanes, context).empty(), "a possible rate needs no explanation");
-    if (isLibrary(row) && !usesTensorCores(row))
+    if (isLibrary(row))
       expect(contains(explainRate(row, g, 3 * lanes, context), context.notFp32), "the explanation names the reason");
-  }
-}
-
-// A mode of cuBLAS that gives the bits of its FP32 is said to, and no other row.
-void testSameBits() {
-  Context context = contextOf({90, 90, 90}, 132, 0, true);
-  context.peak = 65000;
-  context.beside = {{0, 1}, {6.0 / 128, 1.15}};
-  const Timing timing = {100, 100, 100, 21, 1};
-  for (const float got : {1.0f, 2.0f}) {
-    Accuracies accuracies;
-    for (const Row& row : context.rows)
-      accuracies[row.variant].assign(std::size(kOfAccuracy), {1, 1, 0, {row.role == Role::kLibrary ? 1.0f : got}});
-    for (const Row& row : context.rows) {
-      const Product p = evaluate(context, row, productOf({512, 512, 512}, 0, 0), false, {timing, timing}, accuracies);
-      const bool same = got == 1 && (row.role == Role::kLibraryTf32 || row.role == Role::kLibraryEmulated);
-      expect(contains(p.note, "bit for bit") == same, string(row.variant) + " and the bits of cuBLAS");
-    }
   }
 }
 
@@ -211,8 +159,7 @@ void testShares() {
 // Every role that is looked up by itself is there once, and a row has a kernel where its role says so.
 void testRoles() {
   const Context context = contextOf({90, 90, 90}, 132);
-  for (const Role role : {Role::kDispatch, Role::kTensorDispatch, Role::kLibrary, Role::kLibraryPedantic,
-           Role::kLibraryTf32, Role::kLibraryEmulated}) {
+  for (const Role role : {Role::kDispatch, Role::kLibrary, Role::kLibraryPedantic}) {
     const auto is = [=](const Row& row) { return row.role == role; };
     expect(std::count_if(context.rows.begin(), context.rows.end(), is) == 1, "one row of each role without a kernel");
   }
@@ -227,10 +174,8 @@ void testRoles() {
 int main(int argc, char** argv) {
   if (argc > 1) return dayMain(argc, argv);
   testDispatch();
-  testTensorDispatch();
   testLeftOut();
   testRates();
-  testSameBits();
   testShares();
   testRoles();
   printf("%d failed\n", failures);
